@@ -37,6 +37,8 @@ class Cohort:
     """omega_i, the client's weight in f = sum_i omega_i f_i (all N sum to 1)."""
     eta: Floats
     """eta_i^r, the local stepsize; zeros while eta itself is being determined."""
+    seed: int = 0
+    """The run's seed, for algorithms that draw at random through ``fedvra.streams``."""
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -70,6 +72,9 @@ def resolve(setting: Setting, cohort: Cohort, name: str) -> Floats:
         f"{name}: a table must have shape [N] or [R, N] with N = {cohort.total} clients, got {list(table.shape)}.",
     )
     if table.ndim == 2:
-        require(cohort.round < len(table), f"{name}: the table has {len(table)} rounds, round {cohort.round} was asked for.")
+        require(
+            cohort.round < len(table),
+            f"{name}: the table has {len(table)} rounds, round {cohort.round} was asked for.",
+        )
         table = table[cohort.round]
     return np.asarray(table[cohort.clients], dtype=np.float64)

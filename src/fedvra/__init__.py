@@ -1,0 +1,66 @@
+"""fedvra: client-variance-reduced adaptive federated learning.
+
+Names are imported on first use, so that ``import fedvra`` and ``fedvra --help`` do not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "fedvra.algorithms.base": ["Algorithm"],
+    "fedvra.algorithms.fedavg": ["FedAvg"],
+    "fedvra.algorithms.fedprox": ["FedProx"],
+    "fedvra.algorithms.fednova": ["FedNova"],
+    "fedvra.algorithms.scaffold": ["Scaffold"],
+    "fedvra.algorithms.vrlsgd": ["VRLSGD"],
+    "fedvra.algorithms.fedadmm": ["FedADMM"],
+    "fedvra.algorithms.fedpd": ["FedPD"],
+    "fedvra.algorithms.feddyn": ["FedDyn"],
+    "fedvra.algorithms.fedvra": ["FedVRA"],
+    "fedvra.cohort": ["Cohort"],
+    "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "split"],
+    "fedvra.data.partitions": [
+        "IID",
+        "ByColumn",
+        "Dirichlet",
+        "DirichletByClass",
+        "QuantitySkew",
+        "Shards",
+    ],
+    "fedvra.data.sources": ["load"],
+    "fedvra.errors": ["DivergedError", "FedvraError", "UsageError"],
+    "fedvra.history": ["History"],
+    "fedvra.problems.quadratic": ["Quadratic"],
+    "fedvra.problems.supervised": ["Supervised"],
+    "fedvra.samplers": [
+        "Availability",
+        "Bernoulli",
+        "Cyclic",
+        "Full",
+        "PowerOfChoice",
+        "Replay",
+        "Uniform",
+        "Weighted",
+    ],
+    "fedvra.train": ["simulate"],
+    "fedvra.work": ["Epochs", "RandomEpochs", "Speeds", "Steps"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fedvra' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,36 @@
+"""FedNova: normalised averaging for clients that do different amounts of work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedvra.algorithms.base import Algorithm, Everyone, register, zeros
+from fedvra.cohort import Cohort
+from fedvra.rule import Coefficients, effective_steps
+
+
+@register
+@dataclass(frozen=True)
+class FedNova(Algorithm):
+    r"""Average the clients' movements *per step*, then move as far as the cohort did on average.
+
+    .. math::
+
+        x_0 \leftarrow x_0 + Q_\mathrm{eff} \sum_{i\in A} \frac{\omega_i}{\sum_{j\in A}\omega_j} \frac{x_i - x_0}{Q_i},
+        \qquad Q_\mathrm{eff} = \frac{\sum_{i\in A} \omega_i Q_i}{\sum_{i\in A}\omega_i}
+
+    >>> FedNova()
+    FedNova()
+
+    Departures: plain SGD is the local solver, so FedNova's general normaliser ||a_i||_1 is Q_i.
+    """
+
+    name: ClassVar[str] = "fednova"
+    label: ClassVar[str] = "FedNova"
+    reference: ClassVar[str] = (
+        "Wang et al., Tackling the objective inconsistency problem in heterogeneous federated optimization, NeurIPS 2020"
+    )
+
+    def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
+        return Coefficients(gamma=zeros(cohort), alpha=zeros(cohort), w=1.0 / cohort.steps, scale=effective_steps)

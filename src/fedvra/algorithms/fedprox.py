@@ -1,0 +1,41 @@
+"""FedProx: FedAvg with a pull towards the broadcast model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedvra.algorithms.base import Algorithm, Everyone, non_negative, register
+from fedvra.algorithms.fedavg import Averaging, averaging_coefficients, check_averaging
+from fedvra.cohort import Cohort, Setting, resolve
+from fedvra.rule import Coefficients
+
+
+@register
+@dataclass(frozen=True)
+class FedProx(Algorithm):
+    r"""Each client minimises :math:`f_i(x) + \frac{\mu}{2}\|x - x_0\|^2` by local SGD; the server takes the mean.
+
+    .. math:: x \leftarrow x - \eta\,(g_i(x) + \mu (x - x_0))
+
+    Args:
+        mu: strength of the pull (0 gives FedAvg).
+        averaging: as in :class:`~fedvra.algorithms.fedavg.FedAvg`.
+
+    >>> FedProx(mu=0.1)
+    FedProx(mu=0.1, averaging='cohort')
+    """
+
+    mu: Setting = 0.1
+    averaging: Averaging = "cohort"
+
+    name: ClassVar[str] = "fedprox"
+    label: ClassVar[str] = "FedProx"
+    reference: ClassVar[str] = "Li et al., Federated optimization in heterogeneous networks, MLSys 2020"
+
+    def __post_init__(self) -> None:
+        non_negative(self.mu, "mu")
+        check_averaging(self.averaging)
+
+    def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
+        return replace(averaging_coefficients(self.averaging, cohort), gamma=resolve(self.mu, cohort, "mu"))

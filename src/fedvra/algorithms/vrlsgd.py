@@ -1,0 +1,39 @@
+"""VRL-SGD: variance-reduced local SGD for full participation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedvra.algorithms.base import Algorithm, Everyone, ones, register, zeros
+from fedvra.cohort import Cohort
+from fedvra.rule import Coefficients
+
+
+@register
+@dataclass(frozen=True)
+class VRLSGD(Algorithm):
+    r"""Every client, every round: SCAFFOLD's correction with the server at the plain mean.
+
+    .. math::
+
+        x         &\leftarrow x - \eta\,(g_i(x) - \lambda_i + \lambda) \\
+        \lambda_i &\leftarrow \lambda_i - \lambda + \frac{1}{\eta Q_i}(x_0 - x_i) \\
+        x_0       &\leftarrow \sum_i \omega_i x_i
+
+    The published method keeps :math:`\Delta_i = \lambda - \lambda_i` and updates it with the mean at the *end* of the round,
+    :math:`\Delta_i \leftarrow \Delta_i + \frac{1}{\eta Q}(\hat x - x_i)`; with equal Q and full participation that is the
+    same sequence.
+
+    >>> VRLSGD()
+    VRLSGD()
+    """
+
+    name: ClassVar[str] = "vrlsgd"
+    label: ClassVar[str] = "VRL-SGD"
+    reference: ClassVar[str] = "Liang et al., Variance reduced local SGD with lower communication complexity, 2019"
+    everyone_takes_part: ClassVar[bool] = True
+    converges_exactly: ClassVar[bool] = True
+
+    def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
+        return Coefficients(sigma=1.0, gamma=zeros(cohort), alpha=1.0 / (cohort.eta * cohort.steps), w=ones(cohort))
