@@ -25,14 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedvra.cohort import Floats
-
-Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,9 @@ def local_step(
     return x - eta * (g + decay * x - h + gamma * (x - x0))
 
 
-def affine(h: Tensor | None, x0: Tensor, eta: Number, gamma: Number, decay: float = 0.0, pulled: bool = True) -> Affine:
+def affine(
+    h: Tensor | None, x0: Tensor, eta: float | Tensor, gamma: float | Tensor, decay: float = 0.0, pulled: bool = True
+) -> Affine:
     """Step 11 solved for x: rho = 1 - eta*(gamma + decay), c = eta*(h + gamma*x0). The same step, one pass instead of four.
 
     ``h`` None means no correction, ``pulled`` False that gamma is zero: with both there is nothing to add.
@@ -116,17 +116,33 @@ def affine(h: Tensor | None, x0: Tensor, eta: Number, gamma: Number, decay: floa
     return Affine(rho, eta * (h + gamma * x0) if pulled else eta * h)
 
 
-def dual_step(h: Tensor, delta: Tensor, alpha: float | Tensor) -> Tensor:
+def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: Affine) -> None:
+    """Step 11 in place, in its affine form: x <- rho*x - eta*g + c."""
+    x.mul_(step.rho)
+    if isinstance(eta, Tensor):
+        x.addcmul_(eta, g, value=-1)
+    else:
+        x.add_(g, alpha=-eta)
+    if step.c is not None:
+        x.add_(step.c)
+
+
+def dual_step(h: Tensor, delta: Tensor, alpha: float | Tensor, out: Tensor | None = None) -> Tensor:
     """Step 14: lam_i = h_i + alpha*(x0 - x_i) with delta = x_i - x0."""
-    return h - alpha * delta
+    if isinstance(alpha, Tensor):
+        return torch.addcmul(h, delta, alpha, value=-1, out=out)
+    return torch.sub(h, delta, alpha=alpha, out=out)
 
 
-def weighted_sums(dual_weight_M: Tensor, model_weight_M: Tensor, delta_MP: Tensor) -> Tensor:
-    """[sum_i omega_i*alpha_i*D_i; sum_i omega_i*w_i*D_i] of a block, as [2, P] in one pass over D.
+def weighted_sums(dual_weight_M: Tensor, model_weight_M: Tensor, delta_MP: Tensor, move_MP: Tensor) -> Tensor:
+    """[sum_i omega_i*alpha_i*D_i; sum_i omega_i*w_i*(x_i - x0)] of a block, as [2, P].
 
-    Partial sums over parts of a cohort add up to those of the whole: they may be formed anywhere.
+    ``move`` is x_i - x0 and is ``delta`` itself unless clients have anchors of their own; then one pass does both. Partial
+    sums over parts of a cohort add up to those of the whole: they may be formed anywhere.
     """
-    return torch.stack((dual_weight_M, model_weight_M)) @ delta_MP
+    if move_MP is delta_MP:
+        return torch.stack((dual_weight_M, model_weight_M)) @ delta_MP
+    return torch.stack((dual_weight_M @ delta_MP, model_weight_M @ move_MP))
 
 
 def server_dual(lam: Tensor, dual_sum: Tensor, sigma: float, omega: float) -> Tensor:

@@ -1,0 +1,164 @@
+"""Local work on this machine: in this process, or in a small pool of long-lived worker processes.
+
+Workers are forked, so that data, model and loss (lambdas included) are theirs without pickling, scripts need no
+``if __name__ == "__main__"``, and a worker that died can be replaced at any moment. Each runs torch with one thread.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from fedvra.engines.worker import Task, Worker
+from fedvra.errors import FedvraError, require
+
+MAX_REPLACEMENTS = 10
+"""Workers replaced in one run before giving up: more than bad luck, a job that kills them."""
+
+
+def resolve_workers(workers: int | str) -> int:
+    """ "auto" is one process per core (one in all where processes cannot be forked safely)."""
+    if workers == "auto":
+        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    require(isinstance(workers, int) and workers >= 1, f"workers must be 'auto' or a number >= 1, got {workers!r}.")
+    return int(workers)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread in this process: sums come out the same whatever the machine, and workers have the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class InProcess:
+    """Runs every task here, one after the other. Also the way to a GPU, which one process should own."""
+
+    def __init__(self, make_worker: Callable[[], Worker]) -> None:
+        self.worker = make_worker()
+
+    def map(self, tasks: Sequence[Task]) -> list[Any]:
+        return [self.worker.do(task) for task in tasks]
+
+    def close(self) -> None:
+        pass
+
+
+class ProcessPool:
+    """Hands tasks to worker processes as they become free; results come back in the order of the tasks."""
+
+    def __init__(self, make_worker: Callable[[], Worker], workers: int) -> None:
+        self._make_worker = make_worker
+        self._context = multiprocessing.get_context("fork")
+        self._replaced = 0
+        self._workers: dict[Connection, BaseProcess] = {}
+        for _ in range(workers):
+            self._start()
+
+    def processes(self) -> list[BaseProcess]:
+        return list(self._workers.values())
+
+    def map(self, tasks: Sequence[Task]) -> list[Any]:
+        results: list[Any] = [None] * len(tasks)
+        waiting = deque(range(len(tasks)))
+        running: dict[Connection, int] = {}
+        idle = list(self._workers)
+        while waiting or running:
+            while waiting and idle:
+                connection = idle.pop()
+                index = waiting.popleft()
+                try:
+                    connection.send(tasks[index])
+                    running[connection] = index
+                except (BrokenPipeError, ConnectionResetError):
+                    waiting.appendleft(index)
+                    idle.append(self._replace(connection))
+            for ready in wait(list(running)):
+                connection = next(c for c in running if c is ready)
+                index = running.pop(connection)
+                try:
+                    failure, results[index] = connection.recv()
+                except (EOFError, ConnectionResetError):  # died mid-task: staged state is simply written again
+                    waiting.appendleft(index)
+                    idle.append(self._replace(connection))
+                    continue
+                if failure is not None:
+                    raise failure
+                idle.append(connection)
+        return results
+
+    def close(self) -> None:
+        for connection, process in self._workers.items():
+            connection.close()
+            process.join(timeout=2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._workers.clear()
+
+    def _start(self) -> Connection:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=_serve, args=(theirs, [*self._workers, ours], self._make_worker), daemon=True
+        )
+        with warnings.catch_warnings():  # Python >= 3.12 warns of threads; the child never touches theirs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        theirs.close()
+        self._workers[ours] = process
+        return ours
+
+    def _replace(self, connection: Connection) -> Connection:
+        process = self._workers.pop(connection)
+        connection.close()
+        process.join(timeout=1)
+        self._replaced += 1
+        if self._replaced > MAX_REPLACEMENTS:
+            raise FedvraError(
+                f"worker processes died {self._replaced} times (last exit code {process.exitcode}): "
+                "is memory short? Try fewer workers."
+            )
+        return self._start()
+
+
+def _serve(connection: Connection, inherited: list[Connection], make_worker: Callable[[], Worker]) -> None:
+    for other in inherited:  # or the server's death would go unnoticed: we would hold its end of the pipes open
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    torch.set_num_threads(1)
+    worker = make_worker()
+    while True:
+        try:
+            task = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer: tuple[Exception | None, Any] = (None, worker.do(task))
+        except Exception as error:  # handed to the server, which raises it
+            answer = (error, None)
+        try:
+            connection.send(answer)
+        except BrokenPipeError:
+            return
+
+
+Engine = InProcess | ProcessPool
+
+
+def make_engine(make_worker: Callable[[], Worker], workers: int) -> Engine:
+    return InProcess(make_worker) if workers == 1 else ProcessPool(make_worker, workers)

@@ -1,0 +1,189 @@
+"""What one worker process does with a part of a cohort: read state, take local steps, stage new state, add up.
+
+The order and the size of the parts are the server's choice and do not depend on the number of workers; nothing here depends
+on which worker runs a part. Vectors travel through shared memory, messages carry numbers only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvra import rule
+from fedvra.cohort import Floats, Ints
+from fedvra.problems.base import Block, Evaluation, LocalSolver
+from fedvra.store import RowReader, SegmentAddress, shared_tensor
+
+MAX_PARTS = 64
+"""A cohort is cut into at most so many parts, each with its own place for partial sums."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where in a store each client's old row is (-1: none, so zero) and its new one goes."""
+
+    read: Ints
+    write: Ints
+    segments: list[SegmentAddress]
+
+
+@dataclass(frozen=True)
+class LocalTask:
+    """Local work for one part of a cohort; arrays over its clients."""
+
+    part: int
+    block: Block
+    gamma: Floats
+    alpha: Floats
+    dual_weight: Floats
+    """omega_i*alpha_i; zero where the reply will be lost."""
+    model_weight: Floats
+    """omega_i*w_i, likewise."""
+    aux_weight: Floats
+    sigma: float
+    decay: float
+    anchor_kappa: float
+    """kappa of a client's own anchor step, where the round is without communication."""
+    communicates: bool
+    duals: Slots | None
+    anchors: Slots | None
+    aux: Slots | None
+
+
+@dataclass(frozen=True)
+class EvaluateTask:
+    part: int
+
+
+@dataclass(frozen=True)
+class LossesTask:
+    clients: Ints
+
+
+Task = LocalTask | EvaluateTask | LossesTask
+
+
+class Board:
+    """The shared memory of a run: what the server broadcasts, and a place for each part's sums."""
+
+    def __init__(self, width: int, aux_width: int, dtype: torch.dtype) -> None:
+        self.x0 = shared_tensor((width,), dtype)
+        self.lam = shared_tensor((width,), dtype)
+        self.aux = shared_tensor((aux_width,), dtype) if aux_width else None
+        self.sums = shared_tensor((MAX_PARTS, 2, width), dtype)
+        self.aux_sums = shared_tensor((MAX_PARTS, aux_width), dtype) if aux_width else None
+
+
+class Worker:
+    """Runs tasks against the board and the stores; the same in a worker process and in the server's own."""
+
+    def __init__(self, solver: LocalSolver, board: Board, stores: dict[str, RowReader]) -> None:
+        self.solver, self.board, self.stores = solver, board, stores
+
+    def do(self, task: Task) -> Floats | Evaluation:
+        match task:
+            case LocalTask():
+                with torch.no_grad():
+                    return self._local(task)
+            case EvaluateTask(part):
+                return self.solver.evaluate(self.board.x0, self.board.aux, part)
+            case LossesTask(clients):
+                return self.solver.losses(self.board.x0, clients)
+
+    def _local(self, task: LocalTask) -> Floats:
+        sums, losses = self.board.sums[task.part], []
+        sums.zero_()
+        if self.board.aux_sums is not None:
+            self.board.aux_sums[task.part].zero_()
+        for start in range(0, len(task.block.clients), self.solver.width):
+            span = slice(start, start + self.solver.width)
+            losses.append(self._clients(task, span, sums))
+        return np.concatenate(losses)
+
+    def _clients(self, task: LocalTask, span: slice, sums: Tensor) -> Floats:
+        """Steps 9-15 for the clients of one span, and their share of the sums of steps 19-20."""
+        block = _cut(task.block, span)
+        x0 = self.board.x0
+        gamma, alpha, eta = (_column(v[span], x0) for v in (task.gamma, task.alpha, block.eta))
+        duals = self._slots("duals", task.duals, span)
+        anchors = self._slots("anchors", task.anchors, span)
+        anchor = x0 if anchors is None else self._read(anchors, default=x0)
+        h = None
+        if duals is not None:
+            h = rule.correction(self._read(duals), self.board.lam, task.sigma)
+        aux = self._start_aux(task, span)
+
+        x = anchor.expand(len(block.clients), -1).clone()  # step 9
+        step = rule.affine(h, anchor, eta, gamma, task.decay, pulled=bool(np.any(task.gamma[span])))
+        with torch.enable_grad():
+            losses = self.solver.run(x, aux, block, step)  # steps 10-13
+
+        delta = x - anchor
+        if duals is not None:
+            assert h is not None
+            lam_i = rule.dual_step(h, delta, alpha)  # step 14
+            self._write(duals, lam_i)
+            if anchors is not None and not task.communicates:
+                self._write(anchors, rule.anchor_step(x, lam_i, task.anchor_kappa))
+        dual_weight, model_weight = (
+            torch.as_tensor(v[span], dtype=x0.dtype) for v in (task.dual_weight, task.model_weight)
+        )
+        move = delta if anchors is None else x - x0
+        sums += rule.weighted_sums(dual_weight, model_weight, delta, move)  # step 15
+        self._finish_aux(task, span, aux)
+        return losses
+
+    def _start_aux(self, task: LocalTask, span: slice) -> Tensor | None:
+        if self.board.aux is None:
+            return None
+        slots = self._slots("aux", task.aux, span)
+        start = self.board.aux if slots is None else self._read(slots, default=self.board.aux)
+        return start.expand(len(task.block.clients[span]), -1).clone()
+
+    def _finish_aux(self, task: LocalTask, span: slice, aux: Tensor | None) -> None:
+        if aux is None or self.board.aux_sums is None:
+            return
+        slots = self._slots("aux", task.aux, span)
+        if slots is not None:
+            self._write(slots, aux)
+        self.board.aux_sums[task.part] += torch.as_tensor(task.aux_weight[span], dtype=aux.dtype) @ aux
+
+    def _slots(self, store: str, slots: Slots | None, span: slice) -> tuple[RowReader, Ints, Ints] | None:
+        if slots is None:
+            return None
+        reader = self.stores[store]
+        reader.attach(slots.segments)
+        return reader, slots.read[span], slots.write[span]
+
+    def _read(self, slots: tuple[RowReader, Ints, Ints], default: Tensor | None = None) -> Tensor:
+        """The old rows as a block [M, P] of the run's dtype; ``default`` (or zero) where a client has none."""
+        reader, read, _ = slots
+        x0 = self.board.x0
+        block = torch.zeros(len(read), reader.width, dtype=x0.dtype)
+        for k, slot in enumerate(read):
+            if slot >= 0:
+                block[k] = reader.row(int(slot))
+                reader.release(int(slot))
+            elif default is not None:
+                block[k] = default
+        return block
+
+    def _write(self, slots: tuple[RowReader, Ints, Ints], rows: Tensor) -> None:
+        reader, _, write = slots
+        for row, slot in zip(rows.expand(len(write), -1), write, strict=True):
+            reader.row(int(slot)).copy_(row)
+            reader.release(int(slot))
+
+
+def _cut(block: Block, span: slice) -> Block:
+    return Block(block.round, block.seed, block.clients[span], block.steps[span], block.eta[span])
+
+
+def _column(values: Floats, like: Tensor) -> float | Tensor:
+    """One coefficient per row of a block [M, P]; a plain number for a single client, which torch multiplies by faster."""
+    if len(values) == 1:
+        return float(values[0])
+    return torch.as_tensor(values, dtype=like.dtype).view(-1, 1)

@@ -1,0 +1,363 @@
+"""The round loop of a federation that lives on this machine.
+
+One round: sampler and work give the cohort with (client, p, Q, eta, omega) -> broadcast x0 -> workers: read state, local
+steps, stage new state, partial sums -> server update -> commit those whose reply was counted -> evaluate -> a record.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvra import rule
+from fedvra.algorithms.base import Algorithm
+from fedvra.cohort import Cohort, Floats, Ints, Setting, resolve
+from fedvra.engines.local import Engine, make_engine, one_thread, resolve_workers
+from fedvra.engines.worker import MAX_PARTS, Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker
+from fedvra.errors import DivergedError, require
+from fedvra.problems.base import Block, Problem, SolverSettings
+from fedvra.samplers import Participation, Sampler
+from fedvra.store import ClientStore, RowReader
+from fedvra.streams import Purpose, stream
+from fedvra.work import Work
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that determines a run's numbers (how it is computed, e.g. by how many workers, is not part of it)."""
+
+    algorithm: Algorithm
+    problem: Problem
+    sampler: Sampler
+    work: Work
+    data: Any = None
+    lr: Setting = 0.01
+    batch_size: int | None = None
+    seed: int = 0
+    weights: Any = "equal"
+    x_init: Tensor | None = None
+    drop: float = 0.0
+    eval_every: int = 1
+    solver: SolverSettings = field(default_factory=SolverSettings)
+
+
+@dataclass
+class ServerState:
+    """What the server carries from round to round; with the client store, all that a checkpoint holds."""
+
+    round: int
+    x0: Tensor
+    lam: Tensor
+    aux: Tensor | None
+    counts: Ints
+    """How often each client took part."""
+
+
+def client_weights(weights: Any, samples: Ints) -> Floats:
+    """omega_i, summing to 1: "equal" (1/N), "samples" (n_i/n), or given.
+
+    >>> client_weights("samples", np.array([1, 3]))
+    array([0.25, 0.75])
+    """
+    if isinstance(weights, str):
+        require(
+            weights in ("equal", "samples"),
+            f"weights must be 'equal', 'samples' or one number per client, got {weights!r}.",
+        )
+        raw = np.ones(len(samples)) if weights == "equal" else samples.astype(np.float64)
+    else:
+        raw = np.asarray(weights, dtype=np.float64)
+        require(
+            raw.shape == samples.shape, f"weights: {len(samples)} clients need as many weights, got shape {raw.shape}."
+        )
+        require(
+            bool(np.all(np.isfinite(raw)) and np.all(raw >= 0) and raw.sum() > 0),
+            "weights must be >= 0 and not all zero.",
+        )
+    return np.asarray(raw / raw.sum())
+
+
+class Federation:
+    """A run in progress: ``round()`` plays one round and returns its record."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        workers: int | str = "auto",
+        state_dtype: torch.dtype | None = None,
+        memory_limit: int | None = None,
+        state_folder: Any = None,
+    ) -> None:
+        e = self.experiment = experiment
+        settings = replace(e.solver, batch_size=e.batch_size)
+        e.problem.check(e.data, settings)
+        self.samples = e.problem.samples(e.data)
+        self.total = len(self.samples)
+        self.omega = client_weights(e.weights, self.samples)
+        self._check()
+        x0 = e.problem.initial(e.seed) if e.x_init is None else torch.as_tensor(e.x_init).detach().clone()
+        aux = e.problem.initial_aux(e.seed)
+        self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
+        self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype)
+        dtype = state_dtype or x0.dtype
+        self.stores = {"duals": ClientStore(len(x0), dtype, memory_limit, state_folder)}
+        if e.algorithm.own_anchor:
+            self.stores["anchors"] = ClientStore(len(x0), x0.dtype, memory_limit, state_folder)
+        if aux is not None and e.problem.aux_is_local:
+            self.stores["aux"] = ClientStore(len(aux), aux.dtype, memory_limit, state_folder)
+        workers = resolve_workers(workers)
+        probe = e.problem.solver(e.data, settings)
+        self.width, self.test_parts = probe.width, probe.test_parts
+
+        def make_worker() -> Worker:
+            if workers == 1:
+                return Worker(probe, self.board, dict(self.stores))
+            readers = {k: RowReader(s.width, s.dtype, s.rows_per_segment) for k, s in self.stores.items()}
+            return Worker(e.problem.solver(e.data, settings), self.board, readers)
+
+        self.engine: Engine = make_engine(make_worker, workers)
+
+    def close(self) -> None:
+        self.engine.close()
+        for store in self.stores.values():
+            store.close()
+
+    def round(self) -> dict[str, Any]:
+        """Play one round. An empty one leaves x0 and lam as they are.
+
+        Departure from the paper: step 20 taken literally would go on moving x0 by -beta*lam with nobody answering.
+        """
+        started = time.perf_counter()
+        with one_thread():
+            self._broadcast()
+            cohort = self._cohort()
+            record: dict[str, Any] = {"round": self.state.round + 1}
+            train_loss, counted, sent = None, cohort, {}
+            if len(cohort):
+                row = self._row(cohort)
+                counted_mask = self._counted(cohort)
+                losses = self._local_work(cohort, row, counted_mask)
+                counted = _subset(cohort, counted_mask)
+                if len(counted):
+                    train_loss = float(np.average(losses[counted_mask], weights=np.maximum(counted.omega, 1e-300)))
+                sent = self._traffic(cohort, counted, row)
+            self.state.counts[cohort.clients] += 1
+            self.state.round += 1
+            trained = time.perf_counter()
+            self._check_finite()
+            record.update(self._evaluate())
+        record.update(
+            train_loss=train_loss,
+            seconds=time.perf_counter() - started,
+            seconds_training=trained - started,
+            bytes_up=sent.get("up", 0),
+            bytes_down=sent.get("down", 0),
+            bytes_up_original=sent.get("up_original", 0),
+            bytes_down_original=sent.get("down_original", 0),
+            local_steps=int(cohort.steps.sum()),
+            cohort=cohort.clients.tolist(),
+        )
+        if len(counted) < len(cohort):
+            record["lost"] = sorted(set(cohort.clients.tolist()) - set(counted.clients.tolist()))
+        return record
+
+    # -- before the work ---------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        e = self.experiment
+        e.sampler.check(self.total)
+        e.work.check(self.total)
+        require(0 <= e.drop < 1, f"drop must be a probability in [0, 1), got {e.drop}.")
+        require(e.batch_size is None or e.batch_size >= 1, f"batch_size must be >= 1 or None, got {e.batch_size}.")
+        require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
+        if e.algorithm.everyone_takes_part:
+            require(e.drop == 0, f"{e.algorithm.label} needs every client's reply in every round: leave drop at 0.")
+        if e.x_init is not None:
+            expected = e.problem.initial(e.seed)
+            require(
+                tuple(e.x_init.shape) == tuple(expected.shape),
+                f"x_init has shape {list(e.x_init.shape)}, the problem needs {list(expected.shape)}.",
+            )
+
+    def _broadcast(self) -> None:
+        self.board.x0.copy_(self.state.x0)
+        self.board.lam.copy_(self.state.lam)
+        if self.board.aux is not None and self.state.aux is not None:
+            self.board.aux.copy_(self.state.aux)
+
+    def _cohort(self) -> Cohort:
+        """The sampler's draw with all that is known of it; a client with no steps to do does not take part."""
+        e = self.experiment
+        clients = e.sampler.draw(self.state.round, e.seed, self.total, self._losses)
+        cohort = self._describe(clients)
+        cohort = _subset(cohort, cohort.steps > 0)
+        if e.algorithm.everyone_takes_part:
+            require(
+                len(cohort) == self.total,
+                f"{e.algorithm.label} is defined for full participation: use the sampler Full() "
+                f"(round {self.state.round + 1} had {len(cohort)} of {self.total} clients at work).",
+            )
+        return cohort
+
+    def _describe(self, clients: Ints) -> Cohort:
+        e, r = self.experiment, self.state.round
+        samples = self.samples[clients]
+        history = Participation(r, self.state.counts)
+        cohort = Cohort(
+            round=r,
+            total=self.total,
+            clients=clients,
+            p=e.sampler.probabilities(r, clients, self.total, history),
+            steps=e.work.steps(r, clients, samples, e.batch_size, e.seed),
+            samples=samples,
+            omega=self.omega[clients],
+            eta=np.zeros(len(clients)),
+            seed=e.seed,
+        )
+        eta = resolve(e.lr, cohort, "lr")
+        require(bool(np.all(eta > 0)), f"the learning rate must be > 0, got {eta.min() if len(eta) else eta}.")
+        return replace(cohort, eta=eta)
+
+    def _row(self, cohort: Cohort) -> rule.Coefficients:
+        """The algorithm's coefficients, checked."""
+        row = self.experiment.algorithm.coefficients(cohort, lambda: self._describe(np.arange(self.total)))
+        for name in ("gamma", "alpha", "w"):
+            values = getattr(row, name)
+            require(
+                bool(np.all(np.isfinite(values)) and np.all(values >= 0)),
+                f"round {cohort.round + 1}: {name} must be finite and >= 0 for every client, got {values.tolist()}.",
+            )
+        worst = float(np.max(row.gamma * cohort.eta))
+        require(
+            worst <= 1,
+            f"gamma*lr must not exceed 1 (it is {worst:g}): local steps would overshoot x0; lower gamma or lr.",
+        )
+        return row
+
+    def _losses(self, clients: Ints) -> Floats:
+        return np.concatenate(
+            self.engine.map([LossesTask(part) for part in np.array_split(clients, min(8, len(clients)))])
+        )
+
+    def _counted(self, cohort: Cohort) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whose reply will be counted: all, but for those lost at random with probability ``drop``."""
+        e = self.experiment
+        if not e.drop:
+            return np.ones(len(cohort), dtype=bool)
+        return stream(e.seed, Purpose.DROP, self.state.round).random(len(cohort)) >= e.drop
+
+    # -- the work and what the server makes of it ----------------------------------------------------------------------
+
+    def _local_work(self, cohort: Cohort, row: rule.Coefficients, counted: Any) -> Floats:
+        """Have the local work done, take the server's step, commit; returns each client's training loss."""
+        keep = counted.astype(np.float64)
+        order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
+        size = max(self.width, -(-len(cohort) // MAX_PARTS))
+        parts = [order[k : k + size] for k in range(0, len(cohort), size)]
+        slots = {name: self._stage(name, cohort, row) for name in ("duals", "anchors", "aux")}
+        tasks = [
+            LocalTask(
+                part=k,
+                block=Block(
+                    cohort.round, self.experiment.seed, cohort.clients[part], cohort.steps[part], cohort.eta[part]
+                ),
+                gamma=row.gamma[part],
+                alpha=row.alpha[part],
+                dual_weight=(keep * cohort.omega * row.alpha)[part],
+                model_weight=(keep * cohort.omega * row.w)[part],
+                aux_weight=(keep * cohort.omega)[part],
+                sigma=row.sigma,
+                decay=self.experiment.problem.decay,
+                anchor_kappa=row.kappa,
+                communicates=row.communicates,
+                duals=_slots_of(slots["duals"], part),
+                anchors=_slots_of(slots["anchors"], part),
+                aux=_slots_of(slots["aux"], part),
+            )
+            for k, part in enumerate(parts)
+        ]
+        losses = np.empty(len(cohort))
+        for part, values in zip(parts, self.engine.map(tasks), strict=True):
+            losses[part] = values
+        if keep.any():
+            self._server_step(cohort, row, keep, len(parts))
+        for name, staged in slots.items():
+            if staged is not None:
+                self.stores[name].commit(cohort.clients[counted])
+                self.stores[name].rollback()
+        if row.communicates and "anchors" in self.stores:
+            self.stores["anchors"].clear()  # everybody starts from the new x0
+        return losses
+
+    def _stage(self, name: str, cohort: Cohort, row: rule.Coefficients) -> Slots | None:
+        if name not in self.stores or (name == "duals" and not (row.alpha.any() or len(self.stores["duals"]))):
+            return None
+        read, write = self.stores[name].stage(cohort.clients)
+        return Slots(read, write, self.stores[name].addresses())
+
+    def _server_step(self, cohort: Cohort, row: rule.Coefficients, keep: Floats, parts: int) -> None:
+        state, board = self.state, self.board
+        dual_sum, model_sum = board.sums[:parts].sum(0)
+        totals = rule.Totals(float(keep @ cohort.omega), float(keep @ (cohort.omega * cohort.steps)))
+        state.lam = rule.server_dual(state.lam, dual_sum, row.sigma, totals.omega)
+        if row.communicates:
+            state.x0 = rule.server_model(state.x0, state.lam, model_sum, row.scale(totals), row.kappa)
+        if state.aux is not None and board.aux_sums is not None:
+            state.aux = board.aux_sums[:parts].sum(0) / totals.omega
+
+    def _traffic(self, cohort: Cohort, counted: Cohort, row: rule.Coefficients) -> dict[str, int]:
+        """Bytes of the round: as sent here (one vector and one scalar up; lam goes down where sigma = 1), and as published."""
+        if not row.communicates:
+            return {}
+        vector = self.state.x0.numel() * self.state.x0.element_size()
+        scalar = 8
+        aux = 0 if self.state.aux is None else self.state.aux.numel() * self.state.aux.element_size()
+        original = self.experiment.algorithm.original
+        return {
+            "up": len(counted) * (vector + aux + scalar),
+            "down": len(cohort) * ((2 if row.sigma else 1) * vector + aux),
+            "up_original": len(counted) * (original.up * vector + aux),
+            "down_original": len(cohort) * (original.down * vector + aux),
+        }
+
+    # -- after the work ------------------------------------------------------------------------------------------------
+
+    def _check_finite(self) -> None:
+        if not bool(torch.isfinite(self.state.x0).all()):
+            raise DivergedError(
+                f"{self.experiment.algorithm.label} diverged in round {self.state.round}: x0 is no longer finite; "
+                f"{_likely_knob(self.experiment.algorithm)}",
+                self.state.round,
+            )
+
+    def _evaluate(self) -> dict[str, Any]:
+        every = self.experiment.eval_every
+        if not (self.test_parts and every and self.state.round % every == 0):
+            return {"test_accuracy": None, "test_loss": None}
+        self._broadcast()
+        parts = self.engine.map([EvaluateTask(k) for k in range(self.test_parts)])
+        count = sum(p.samples for p in parts)
+        correct = sum(p.correct for p in parts)
+        return {
+            "test_accuracy": None if np.isnan(correct) else correct / count,
+            "test_loss": sum(p.loss for p in parts) / count,
+        }
+
+
+def _subset(cohort: Cohort, mask: Any) -> Cohort:
+    arrays = {name: getattr(cohort, name)[mask] for name in ("clients", "p", "steps", "samples", "omega", "eta")}
+    return replace(cohort, **arrays)
+
+
+def _slots_of(slots: Slots | None, part: Ints) -> Slots | None:
+    return None if slots is None else Slots(slots.read[part], slots.write[part], slots.segments)
+
+
+def _likely_knob(algorithm: Algorithm) -> str:
+    knobs = [name for name in ("a", "d", "global_lr") if name in algorithm.__dataclass_fields__]
+    return f"try a smaller {' or '.join([*knobs, 'lr'])}."

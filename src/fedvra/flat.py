@@ -1,0 +1,64 @@
+"""A module's parameters as one flat vector with named views, and its buffers as another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class FlatSpec:
+    """Where each named tensor lies in the flat vector, in the module's own order."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of_parameters(cls, module: nn.Module) -> FlatSpec:
+        return cls._of(dict(module.named_parameters()))
+
+    @classmethod
+    def of_float_buffers(cls, module: nn.Module) -> FlatSpec:
+        """Running means, variances and the like: what training changes besides the parameters."""
+        return cls._of({name: b for name, b in module.named_buffers() if b.is_floating_point()})
+
+    @classmethod
+    def _of(cls, tensors: dict[str, Tensor]) -> FlatSpec:
+        shapes = tuple(tuple(t.shape) for t in tensors.values())
+        dtype = next(iter(tensors.values())).dtype if tensors else torch.float32
+        return cls(tuple(tensors), shapes, dtype)
+
+    @property
+    def size(self) -> int:
+        return sum(map(prod, self.shapes))
+
+    def spans(self) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
+        """(name, where in the flat vector, shape) of each tensor."""
+        start = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            stop = start + prod(shape)
+            yield name, slice(start, stop), shape
+            start = stop
+
+    def views(self, x: Tensor) -> dict[str, Tensor]:
+        """Named views into x [P], or into a block x [M, P] with M in front of each shape."""
+        lead = x.shape[:-1]
+        return {name: x[..., span].view(*lead, *shape) for name, span, shape in self.spans()}
+
+    def gather(self, module: nn.Module) -> Tensor:
+        """The flat vector of what the module holds now (a copy)."""
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        parts = [named[name].detach().reshape(-1).to(self.dtype) for name in self.names]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=self.dtype)
+
+    @torch.no_grad()
+    def scatter(self, x: Tensor, module: nn.Module) -> None:
+        """Write the flat vector into the module's own tensors."""
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, view in self.views(x).items():
+            named[name].copy_(view)

@@ -1,0 +1,81 @@
+"""What a run leaves behind in memory: the final model, the duals, one record per round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedvra.problems.base import Problem
+
+TARGETS = (50, 60, 70, 80, 90, 95, 97, 98, 99)
+
+
+@dataclass
+class History:
+    """The result of :func:`fedvra.simulate`."""
+
+    problem: Problem
+    x0: Tensor
+    """The global model, flat [P]."""
+    lam: Tensor
+    """The server's dual, sum_i omega_i*lam_i."""
+    aux: Tensor | None = None
+    """Float buffers of the global model, flat [K], where it has any."""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    """One record per round."""
+    duals: dict[int, Tensor] = field(default_factory=dict)
+    """lambda_i of every client that ever took part; all others are at zero."""
+    trajectory: Tensor | None = None
+    """x0 after each round [R, P], where asked for with keep="x0"."""
+
+    def model(self) -> torch.nn.Module:
+        """The global model as an ``nn.Module``."""
+        return self.problem.to_module(self.x0, self.aux)
+
+    def to_pandas(self) -> Any:
+        """The records as a DataFrame (needs the extra ``fedvra[pandas]``)."""
+        import pandas
+
+        return pandas.DataFrame(self.metrics)
+
+    def summary(self) -> dict[str, Any]:
+        """Final and best accuracy, rounds to each target, time per round."""
+        return summarise(self.metrics)
+
+
+def accuracies(metrics: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """(round, test accuracy) of the rounds that were evaluated."""
+    return [(m["round"], m["test_accuracy"]) for m in metrics if m.get("test_accuracy") is not None]
+
+
+def rounds_to(metrics: Iterable[Mapping[str, Any]], targets: Iterable[float] = TARGETS) -> dict[str, int | None]:
+    """First round at or above each target (in per cent); None where it was not reached.
+
+    >>> rounds_to([{"round": 1, "test_accuracy": 0.4}, {"round": 2, "test_accuracy": 0.91}], [50, 90, 95])
+    {'50': 2, '90': 2, '95': None}
+    """
+    curve = accuracies(metrics)
+    return {f"{t:g}": next((r for r, a in curve if 100 * a >= t), None) for t in targets}
+
+
+def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of summary.json that follow from the records alone."""
+    curve = accuracies(metrics)
+    seconds = [m["seconds"] for m in metrics]
+    steps = sum(m["local_steps"] for m in metrics)
+    total = sum(seconds)
+    return {
+        "rounds": len(metrics),
+        "final_accuracy": curve[-1][1] if curve else None,
+        "best_accuracy": max(a for _, a in curve) if curve else None,
+        "rounds_to": rounds_to(metrics),
+        "seconds": total,
+        "seconds_per_round": total / len(metrics) if metrics else None,
+        "steps_per_second": steps / total if total else None,
+        "bytes_up": sum(m["bytes_up"] for m in metrics),
+        "bytes_down": sum(m["bytes_down"] for m in metrics),
+    }

@@ -1,0 +1,1 @@
+"""The clients' cost functions f_i."""

@@ -1,0 +1,107 @@
+"""What a problem is: the clients' cost functions f_i, and how to take local steps on them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedvra.cohort import Floats, Ints
+from fedvra.rule import Affine
+
+
+@dataclass(frozen=True)
+class Block:
+    """Local work for M clients at once: who, how many steps each, with which stepsize."""
+
+    round: int
+    seed: int
+    clients: Ints
+    steps: Ints
+    eta: Floats
+
+
+@dataclass(frozen=True)
+class SolverSettings:
+    """How local steps are to be computed; none of it changes what is computed beyond rounding."""
+
+    batch_size: int | None = None
+    """None: the client's whole data in every step."""
+    path: str = "auto"
+    """"auto", "eager", "traced" or "block"; see docs/performance.md."""
+    block: int | None = None
+    """Clients at once on the block path; None lets the solver choose."""
+    precision: str = "float32"
+    """"float32" (whatever the model has) or "bfloat16" for the arithmetic inside a step."""
+    device: str = "cpu"
+
+
+class Evaluation(NamedTuple):
+    """Sums over one stretch of the test data; they add up."""
+
+    correct: float
+    loss: float
+    samples: int
+
+
+class LocalSolver(ABC):
+    """Takes local steps. One lives in each worker process; it may keep buffers, never state that outlives a call."""
+
+    width: int = 1
+    """How many clients ``run`` likes to be given at once; fixed for a run, so that results do not depend on the workers."""
+    test_parts: int = 0
+    """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
+
+    @abstractmethod
+    def run(self, x_MP: Tensor, aux_MK: Tensor | None, block: Block, step: Affine) -> Floats:
+        """Move each row of x by its Q_i steps x <- rho*x - eta*g + c, in place; aux (float buffers) likewise.
+
+        Returns the mean training loss over the steps of each client.
+        """
+
+    @abstractmethod
+    def losses(self, x_P: Tensor, clients: Ints) -> Floats:
+        """f_i(x) of these clients over all their data."""
+
+    @abstractmethod
+    def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
+        """Accuracy and loss on one part of the test data."""
+
+
+class Problem(ABC):
+    """The cost functions f_i of all clients; see ``Supervised`` and ``Quadratic``."""
+
+    decay: float = 0.0
+    """Weight decay: adds decay*x to every gradient. Kept apart because it is affine, so it costs nothing."""
+
+    @abstractmethod
+    def samples(self, data: Any) -> Ints:
+        """n_i of every client; its length is N."""
+
+    @abstractmethod
+    def initial(self, seed: int) -> Tensor:
+        """The flat start x0 [P]; its dtype is that of the whole run."""
+
+    @abstractmethod
+    def initial_aux(self, seed: int) -> Tensor | None:
+        """The flat float buffers [K] at the start, or None where there are none."""
+
+    @property
+    @abstractmethod
+    def aux_is_local(self) -> bool:
+        """Whether each client keeps its float buffers to itself, instead of starting from the server's mean."""
+
+    @abstractmethod
+    def check(self, data: Any, settings: SolverSettings) -> None:
+        """Raise UsageError where the problem does not fit the data."""
+
+    @abstractmethod
+    def solver(self, data: Any, settings: SolverSettings) -> LocalSolver:
+        """A solver for one worker process."""
+
+    @abstractmethod
+    def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:
+        """The model that x stands for."""

@@ -1,0 +1,96 @@
+"""Quadratics: cost functions whose gradients and minimisers are exact, for mathematics and tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvra.cohort import Floats, Ints
+from fedvra.errors import UsageError, require
+from fedvra.problems.base import Block, Evaluation, LocalSolver, Problem, SolverSettings
+from fedvra.rule import Affine, advance_
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic(Problem):
+    r"""f_i(x) = x'A_i x/2 - b_i'x with full, exact gradients A_i x - b_i; needs no data.
+
+    Args:
+        A: symmetric matrices, stacked [N, P, P].
+        b: vectors, stacked [N, P]. The dtype of ``A`` and ``b`` is that of the whole run.
+
+    >>> import torch
+    >>> problem = Quadratic(torch.eye(2).expand(3, 2, 2), torch.arange(6.).view(3, 2))
+    >>> problem.minimiser()
+    tensor([2., 3.])
+    """
+
+    A: Tensor
+    b: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "A", torch.as_tensor(self.A))
+        object.__setattr__(self, "b", torch.as_tensor(self.b))
+        shape = tuple(self.A.shape)
+        require(
+            len(shape) == 3 and shape[1] == shape[2] and tuple(self.b.shape) == shape[:2],
+            f"Quadratic needs A [N, P, P] and b [N, P], got {list(shape)} and {list(self.b.shape)}.",
+        )
+        require(self.A.dtype == self.b.dtype, f"A is {self.A.dtype} but b is {self.b.dtype}: give both the same dtype.")
+        require(self.A.is_floating_point(), f"Quadratic needs floating-point A and b, got {self.A.dtype}.")
+
+    def minimiser(self, weights: Tensor | None = None) -> Tensor:
+        """argmin sum_i omega_i f_i (omega_i = 1/N by default)."""
+        n = len(self.b)
+        w = torch.full((n,), 1.0 / n, dtype=self.A.dtype) if weights is None else weights.to(self.A.dtype)
+        solution: Tensor = torch.linalg.solve(torch.einsum("n,npq->pq", w, self.A), w @ self.b)
+        return solution
+
+    def samples(self, data: Any) -> Ints:
+        return np.ones(len(self.b), dtype=np.int64)
+
+    def initial(self, seed: int) -> Tensor:
+        return torch.zeros(self.b.shape[1], dtype=self.b.dtype)
+
+    def initial_aux(self, seed: int) -> Tensor | None:
+        return None
+
+    @property
+    def aux_is_local(self) -> bool:
+        return False
+
+    def check(self, data: Any, settings: SolverSettings) -> None:
+        require(data is None, "Quadratic carries its own costs: leave data out.")
+
+    def solver(self, data: Any, settings: SolverSettings) -> LocalSolver:
+        return _QuadraticSolver(self)
+
+    def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:
+        raise UsageError("a Quadratic has no model; use history.x0.")
+
+
+class _QuadraticSolver(LocalSolver):
+    def __init__(self, problem: Quadratic) -> None:
+        self.A, self.b = problem.A, problem.b
+
+    def run(self, x_MP: Tensor, aux_MK: Tensor | None, block: Block, step: Affine) -> Floats:
+        (client,), (steps,), (eta,) = block.clients, block.steps, block.eta
+        A, b = self.A[client], self.b[client]
+        total = 0.0
+        for _ in range(steps):
+            Ax = x_MP @ A
+            total += float((Ax / 2 - b) @ x_MP[0])
+            advance_(x_MP, Ax - b, float(eta), step)
+        return np.array([total / steps])
+
+    def losses(self, x_P: Tensor, clients: Ints) -> Floats:
+        A, b = self.A[torch.from_numpy(clients)], self.b[torch.from_numpy(clients)]
+        values = torch.einsum("p,npq,q->n", x_P, A, x_P) / 2 - b @ x_P
+        return np.asarray(values.double().numpy())
+
+    def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
+        raise UsageError("a Quadratic has no test data.")

@@ -1,0 +1,97 @@
+"""``simulate``: a run from Python, for people with their own model and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedvra.algorithms.base import Algorithm
+from fedvra.cohort import Setting
+from fedvra.errors import require
+from fedvra.federation import Experiment, Federation
+from fedvra.history import History
+from fedvra.problems.base import Problem, SolverSettings
+from fedvra.samplers import Sampler
+from fedvra.work import Work
+
+
+def simulate(
+    algorithm: Algorithm,
+    *,
+    problem: Problem,
+    sampler: Sampler,
+    work: Work,
+    rounds: int,
+    data: Any = None,
+    lr: Setting = 0.01,
+    batch_size: int | None = None,
+    seed: int = 0,
+    weights: Any = "equal",
+    x_init: Tensor | None = None,
+    keep: Literal["x0"] | None = None,
+    drop: float = 0.0,
+    eval_every: int = 1,
+    workers: int | str = "auto",
+    solver: SolverSettings | None = None,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> History:
+    """Run ``rounds`` rounds of ``algorithm`` and return what they led to.
+
+    Args:
+        algorithm: e.g. ``fv.FedVRA(gamma=0.1, a=10, d=10)``.
+        problem: e.g. ``fv.Supervised(model, loss=...)`` or ``fv.Quadratic(A, b)``.
+        data: ``fv.split(...)``, where the problem needs data.
+        sampler: who takes part, e.g. ``fv.Uniform(10)``.
+        work: how much each does, e.g. ``fv.Epochs(2)``.
+        lr: eta; like every setting a number, a table [N] or [R, N], or a function of the cohort.
+        batch_size: None takes a client's whole data in each step.
+        weights: omega_i: "equal", "samples" or one number per client.
+        x_init: start here instead of at the problem's own initial point.
+        keep: "x0" keeps x0 after every round in ``history.trajectory``.
+        drop: probability that a reply is lost after the local work was done.
+        eval_every: evaluate on the test data every so many rounds; 0 never.
+        workers: processes on this machine; the result does not depend on it.
+        progress: called with each round's record.
+    """
+    require(rounds >= 0, f"rounds must be >= 0, got {rounds}.")
+    require(keep in (None, "x0"), f"keep must be None or 'x0', got {keep!r}.")
+    experiment = Experiment(
+        algorithm=algorithm,
+        problem=problem,
+        sampler=sampler,
+        work=work,
+        data=data,
+        lr=lr,
+        batch_size=batch_size,
+        seed=seed,
+        weights=weights,
+        x_init=None if x_init is None else torch.as_tensor(x_init),
+        drop=drop,
+        eval_every=eval_every,
+        solver=solver or SolverSettings(),
+    )
+    federation = Federation(experiment, workers)
+    metrics: list[dict[str, Any]] = []
+    kept: list[Tensor] = []
+    try:
+        for _ in range(rounds):
+            metrics.append(federation.round())
+            if keep == "x0":
+                kept.append(federation.state.x0.clone())
+            if progress is not None:
+                progress(metrics[-1])
+        state = federation.state
+        return History(
+            problem=problem,
+            x0=state.x0.clone(),
+            lam=state.lam.clone(),
+            aux=state.aux,
+            metrics=metrics,
+            duals={client: row.clone() for client, row in federation.stores["duals"].items()},
+            trajectory=torch.stack(kept) if kept else None,
+        )
+    finally:
+        federation.close()
