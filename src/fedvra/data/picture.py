@@ -1,0 +1,89 @@
+"""A picture of who holds what."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedvra.cohort import Ints
+from fedvra.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedvra.data.dataset import FederatedData
+
+
+def class_counts(data: FederatedData) -> Ints:
+    """How many samples of each class each client holds, [N, K]; K = 1 where the targets are not labels."""
+    owners = np.repeat(np.arange(data.clients), data.sizes)
+    classes = data.dataset.classes
+    if classes is None:
+        return data.sizes[:, None]
+    labels = data.dataset.targets.numpy()[data.indices]
+    return np.bincount(owners * classes + labels, minlength=data.clients * classes).reshape(data.clients, classes)
+
+
+def picture(data: FederatedData, path: str | Path) -> Path:
+    """Draw one stacked bar per client, one colour per class, into a PNG; returns its path."""
+    # Imported here because matplotlib takes longer to import than a small run takes. Figure alone draws with Agg and
+    # leaves pyplot's global state, and whatever backend the caller chose, untouched.
+    from matplotlib.figure import Figure
+
+    counts = class_counts(data)
+    clients, classes = counts.shape
+    figure = Figure(figsize=(min(16.0, max(6.0, clients / 8)), 4.2), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    edges = np.arange(clients + 1) - 0.5
+    tops = np.cumsum(counts, axis=1)
+    # One polygon per class instead of one rectangle per client and class: a thousand clients draw as fast as ten.
+    gap = 0.0 if clients > 200 else 0.08
+    x = np.stack([edges[:-1] + gap, edges[1:] - gap, edges[1:] - gap, edges[1:] + gap], axis=1).ravel()
+    raised = np.array([1, 1, 0, 0])
+    colours = _colours(classes)
+    for k in range(classes):
+        top = (tops[:, k, None] * raised).ravel()
+        bottom = ((tops[:, k] - counts[:, k])[:, None] * raised).ravel()
+        axes.fill_between(x, bottom, top, color=colours[k], linewidth=0, label=_label(data, k))
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, tops[:, -1].max() * 1.02)
+    axes.set_xlabel("client")
+    axes.set_ylabel("samples")
+    axes.set_title(f"{data.dataset.name}: {len(data.indices):,} samples on {clients:,} clients", loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    if 1 < classes <= 20:
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False, title="class")
+    return _write(figure, Path(path))
+
+
+def _colours(classes: int) -> Any:
+    from matplotlib import colormaps
+
+    if classes <= 10:
+        return colormaps["tab10"](np.arange(classes))
+    if classes <= 20:
+        return colormaps["tab20"](np.arange(classes))
+    return colormaps["turbo"](np.linspace(0, 1, classes))
+
+
+def _label(data: FederatedData, k: int) -> str:
+    names = data.dataset.class_names
+    return names[k] if k < len(names) else str(k)
+
+
+def _write(figure: Any, path: Path) -> Path:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(buffer.getvalue())
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"the picture could not be written to {path} ({error.strerror}); choose another place."
+        ) from None
+    return path
