@@ -42,6 +42,6 @@ def stream(seed: int, purpose: Purpose, round: int = 0, client: int = SERVER) ->
     >>> bool((a.permutation(50) == b.permutation(50)).all())
     True
     """
-    key = np.array([seed & SERVER, int(purpose)], dtype=np.uint64)
-    counter = np.array([0, 0, client & SERVER, round & SERVER], dtype=np.uint64)
+    key = np.array([int(seed) & SERVER, int(purpose)], dtype=np.uint64)
+    counter = np.array([0, 0, int(client) & SERVER, int(round) & SERVER], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))

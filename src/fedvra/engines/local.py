@@ -53,7 +53,10 @@ class InProcess:
         self.worker = make_worker()
 
     def map(self, tasks: Sequence[Task]) -> list[Any]:
-        return [self.worker.do(task) for task in tasks]
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # dropout and the like are seeded per client: leave the user's stream alone
+            return [self.worker.do(task) for task in tasks]
 
     def close(self) -> None:
         pass

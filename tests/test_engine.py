@@ -1,0 +1,203 @@
+"""The engine: same bits for any number of workers, workers that die, replies that are lost, buffers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedvra as fv
+from fedvra.federation import Experiment, Federation
+
+
+def small_data(clients: int = 12, dtype: torch.dtype = torch.float32) -> fv.FederatedData:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(360, 8))
+    y = (x[:, 0] + 0.3 * x[:, 1] > 0).astype(np.int64) + (x[:, 2] > 0.5)
+    tensors = torch.as_tensor(x, dtype=dtype), torch.as_tensor(y)
+    return fv.split(tensors, fv.Dirichlet(0.3), clients=clients, seed=1, test=tensors)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+SETTINGS: dict[str, Any] = {
+    "sampler": fv.Uniform(5),
+    "work": fv.RandomEpochs(1, 3),
+    "lr": 0.05,
+    "batch_size": 10,
+    "seed": 3,
+}
+
+ALGORITHMS = [fv.FedAvg(), fv.FedVRA(gamma=0.1, a=5), fv.Scaffold(), fv.FedNova(), fv.FedDyn(alpha=0.1)]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.label)
+def test_the_number_of_workers_does_not_change_a_bit(algorithm: fv.Algorithm) -> None:
+    problem, data = fv.Supervised(mlp, weight_decay=1e-3), small_data()
+    runs = [fv.simulate(algorithm, problem=problem, data=data, rounds=4, workers=w, **SETTINGS) for w in (1, 2, 3)]
+    for other in runs[1:]:
+        assert torch.equal(runs[0].x0, other.x0)
+        assert torch.equal(runs[0].lam, other.lam)
+        assert all(torch.equal(row, other.duals[c]) for c, row in runs[0].duals.items())
+        for a, b in zip(runs[0].metrics, other.metrics, strict=True):
+            assert {k: v for k, v in a.items() if "seconds" not in k} == {
+                k: v for k, v in b.items() if "seconds" not in k
+            }
+
+
+def test_own_anchors_do_not_depend_on_the_workers() -> None:
+    problem, data = fv.Supervised(mlp), small_data()
+    settings = {**SETTINGS, "sampler": fv.Full()}
+    runs = [
+        fv.simulate(fv.FedPD(gamma=0.5, skip=0.5), problem=problem, data=data, rounds=6, workers=w, **settings)
+        for w in (1, 2)
+    ]
+    assert torch.equal(runs[0].x0, runs[1].x0)
+    assert any(m["bytes_up"] == 0 for m in runs[0].metrics), "the coin never skipped: choose another seed"
+    assert any(m["bytes_up"] > 0 for m in runs[0].metrics)
+
+
+def test_a_worker_that_dies_is_replaced_and_the_result_is_the_same() -> None:
+    problem, data = fv.Supervised(mlp), small_data()
+    expected = fv.simulate(fv.FedVRA(), problem=problem, data=data, rounds=6, workers=1, **SETTINGS)
+    federation = Federation(Experiment(fv.FedVRA(), problem, data=data, **SETTINGS), workers=2)
+    try:
+        for r in range(6):
+            if r in (2, 4):
+                victim = federation.engine.processes()[r % 2]  # type: ignore[union-attr]
+                assert victim.pid is not None
+                os.kill(victim.pid, signal.SIGKILL)
+            federation.round()
+        assert torch.equal(federation.state.x0, expected.x0)
+    finally:
+        federation.close()
+
+
+class DiesOnce(nn.Module):
+    """Kills the process it runs in, in the middle of local work, once."""
+
+    def __init__(self, flag: str) -> None:
+        super().__init__()
+        self.net, self.flag = mlp(), flag
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and not os.path.exists(self.flag):
+            open(self.flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.net(x)  # type: ignore[no-any-return]
+
+
+def test_a_worker_that_dies_in_the_middle_of_local_work(tmp_path: Any) -> None:
+    data, flag = small_data(), str(tmp_path / "died")
+
+    def model() -> nn.Module:
+        return DiesOnce(flag)
+
+    history = fv.simulate(fv.FedVRA(), problem=fv.Supervised(model), data=data, rounds=3, workers=2, **SETTINGS)
+    assert os.path.exists(flag)
+    again = fv.simulate(fv.FedVRA(), problem=fv.Supervised(model), data=data, rounds=3, workers=2, **SETTINGS)
+    assert torch.equal(history.x0, again.x0)
+
+
+def test_an_error_in_a_worker_reaches_the_user() -> None:
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                raise RuntimeError("no such luck")
+            return self.net(x)  # type: ignore[no-any-return]
+
+    with pytest.raises(RuntimeError, match="no such luck"):
+        fv.simulate(fv.FedAvg(), problem=fv.Supervised(Fails), data=small_data(), rounds=1, workers=2, **SETTINGS)
+
+
+@pytest.mark.parametrize("algorithm", [fv.FedVRA(gamma=0.2, a=3), fv.Scaffold(), fv.FedDyn()], ids=lambda a: a.label)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_lost_replies_leave_the_invariant(algorithm: fv.Algorithm, workers: int) -> None:
+    data = small_data(dtype=torch.float64)
+    problem = fv.Supervised(lambda: mlp().double())
+    history = fv.simulate(algorithm, problem=problem, data=data, rounds=8, drop=0.4, workers=workers, **SETTINGS)
+    assert sum(len(m.get("lost", [])) for m in history.metrics) > 5
+    total = sum(history.duals.values(), torch.zeros_like(history.lam)) / data.clients
+    assert torch.allclose(history.lam, total, atol=1e-14)
+    assert float(history.lam.norm()) > 1e-3
+
+
+def test_a_round_in_which_all_replies_are_lost_changes_nothing() -> None:
+    settings = {**SETTINGS, "sampler": fv.Replay([[1, 2], [3]])}
+    data, problem = small_data(), fv.Supervised(mlp)
+    one = fv.simulate(fv.FedVRA(), problem=problem, data=data, rounds=1, keep="x0", drop=0.999999, **settings)
+    assert torch.equal(one.x0, problem.initial(SETTINGS["seed"]))
+    assert one.metrics[0]["lost"] == [1, 2]
+    assert one.metrics[0]["bytes_up"] == 0
+
+
+def test_an_empty_round_is_legal_and_changes_nothing() -> None:
+    settings = {**SETTINGS, "sampler": fv.Replay([[0, 1, 2], [], [3, 4]])}
+    history = fv.simulate(fv.FedVRA(), problem=fv.Supervised(mlp), data=small_data(), rounds=3, keep="x0", **settings)
+    assert history.trajectory is not None
+    assert torch.equal(history.trajectory[0], history.trajectory[1])
+    assert not torch.equal(history.trajectory[1], history.trajectory[2])
+
+
+def test_buffers_are_refused_by_name_unless_a_policy_is_given() -> None:
+    with pytest.raises(fv.UsageError, match=r"'1' \(BatchNorm1d\)"):
+        fv.simulate(fv.FedAvg(), problem=fv.Supervised(batch_norm), data=small_data(), rounds=1, **SETTINGS)
+
+
+@pytest.mark.parametrize("policy", ["average", "local"])
+def test_buffer_policies(policy: Any) -> None:
+    problem, data = fv.Supervised(batch_norm, buffers=policy), small_data()
+    runs = [fv.simulate(fv.FedAvg(), problem=problem, data=data, rounds=3, workers=w, **SETTINGS) for w in (1, 2)]
+    assert runs[0].aux is not None
+    assert runs[1].aux is not None
+    assert torch.equal(runs[0].aux, runs[1].aux)
+    model = runs[0].model()
+    assert isinstance(model, nn.Sequential)
+    assert not torch.equal(model[1].running_mean, torch.zeros(16))  # type: ignore[arg-type]
+
+
+def test_buffer_policies_differ() -> None:
+    x0 = {
+        policy: fv.simulate(
+            fv.FedAvg(), problem=fv.Supervised(batch_norm, buffers=policy), data=small_data(), rounds=3, **SETTINGS
+        ).aux
+        for policy in ("average", "local")
+    }
+    assert not torch.equal(x0["average"], x0["local"])  # type: ignore[arg-type]
+
+
+def test_dropout_is_keyed_too() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+
+    runs = [
+        fv.simulate(fv.FedAvg(), problem=fv.Supervised(model), data=small_data(), rounds=2, workers=w, **SETTINGS)
+        for w in (1, 2)
+    ]
+    assert torch.equal(runs[0].x0, runs[1].x0)
+
+
+def test_bytes_are_counted_here_and_as_published() -> None:
+    problem, data = fv.Supervised(mlp), small_data()
+    vector = problem.initial(0).numel() * 4
+    for algorithm, up, down, original in [(fv.FedVRA(), 1, 1, (1, 1)), (fv.Scaffold(), 1, 2, (2, 2))]:
+        record = fv.simulate(algorithm, problem=problem, data=data, rounds=1, **SETTINGS).metrics[0]
+        assert record["bytes_up"] == 5 * (up * vector + 8)
+        assert record["bytes_down"] == 5 * down * vector
+        assert record["bytes_up_original"] == 5 * original[0] * vector
+        assert record["bytes_down_original"] == 5 * original[1] * vector
