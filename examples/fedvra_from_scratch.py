@@ -145,4 +145,5 @@ def main(clients: int = 20, per_round: int = 4, rounds: int = 40, epochs: int = 
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # the network is so small that threads would only wait for each other
     main()

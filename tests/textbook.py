@@ -200,7 +200,7 @@ def fedadmm(A, b, x0, cohorts, Q, eta, gamma, omega=None) -> Run:
 
 
 def consensus_admm(A, b, x0, cohorts, Q, eta, gamma, omega=None) -> Run:
-    """ADMM on the consensus problem, equation (6c): x0 minimises the Lagrangian of all N clients.
+    """ADMM on the consensus problem, section 2.1: x0 minimises the Lagrangian of all N clients.
 
     The server keeps every client's gamma_i x_i - lambda_i, with x_i = x0 for those who sat the round out, and
     solves for x0 anew: x0 = beta sum_i omega_i (gamma_i x_i - lambda_i). server = sum_i omega_i lambda_i,
