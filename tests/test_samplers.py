@@ -32,6 +32,7 @@ from fedvra.samplers import (
     Weighted,
     parse_sampler,
 )
+from fedvra.samplers.weighted import systematic
 
 N = 12
 UNEQUAL = np.linspace(0.05, 0.95, N)
@@ -232,13 +233,20 @@ def test_weighted_with_equal_p_gives_every_pair_its_chance():
     assert_within_five_sigma(pairs, rounds, np.full(len(pairs), m * (m - 1) / (total * (total - 1))))
 
 
-def test_weighted_keeps_its_size_when_rounding_is_against_it():
-    total = 30_000  # sums of 0.1 that are off by rounding; every one of 1 fits exactly one point
-    sampler = Weighted(np.concatenate([np.full(total - 10, 0.1), np.ones(10)]))
-    sampler.check(total)
-    for cohort in draws(sampler, 20, total):
-        assert len(cohort) == 3009
-        assert set(range(total - 10, total)) <= set(cohort.tolist())
+def test_systematic_sampling_on_the_edges():
+    assert systematic(np.full(4, 0.5), 0.0).tolist() == [0, 2], "an interval holds its lower end"
+    assert systematic(np.full(4, 0.5), 0.5).tolist() == [1, 3], "and not its upper end"
+    assert systematic(np.ones(30), np.nextafter(1, 0)).tolist() == list(range(30)), "u + 29 rounds to 30, off the end"
+    assert systematic(np.array([0.1] * 20 + [1.0]), 0.0).tolist() == [0, 10, 20], "10 * 0.1 sums to less than 1"
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(weights(), st.floats(0, 1, exclude_max=True))
+def test_systematic_sampling_takes_m_different_ones_whatever_the_rounding(p, u):
+    hit = systematic(p, u)
+    assert len(hit) == round(p.sum())
+    assert (np.diff(hit) > 0).all()
+    assert 0 <= hit[0] <= hit[-1] < len(p)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

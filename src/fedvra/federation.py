@@ -110,6 +110,9 @@ class Federation:
             self.stores["anchors"] = ClientStore(len(x0), x0.dtype, memory_limit, state_folder)
         if aux is not None and e.problem.aux_is_local:
             self.stores["aux"] = ClientStore(len(aux), aux.dtype, memory_limit, state_folder)
+        y_width = e.problem.y_width(e.data)
+        if y_width:
+            self.stores["y"] = ClientStore(y_width, x0.dtype, memory_limit, state_folder)
         workers = resolve_workers(workers)
         probe = e.problem.solver(e.data, settings)
         self.width, self.test_parts = probe.width, probe.test_parts
@@ -259,7 +262,7 @@ class Federation:
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
         size = max(self.width, -(-len(cohort) // MAX_PARTS))
         parts = [order[k : k + size] for k in range(0, len(cohort), size)]
-        slots = {name: self._stage(name, cohort, row) for name in ("duals", "anchors", "aux")}
+        slots = {name: self._stage(name, cohort, row) for name in ("duals", "anchors", "aux", "y")}
         tasks = [
             LocalTask(
                 part=k,
@@ -278,6 +281,7 @@ class Federation:
                 duals=_slots_of(slots["duals"], part),
                 anchors=_slots_of(slots["anchors"], part),
                 aux=_slots_of(slots["aux"], part),
+                y=_slots_of(slots["y"], part),
             )
             for k, part in enumerate(parts)
         ]
@@ -306,7 +310,9 @@ class Federation:
         totals = rule.Totals(float(keep @ cohort.omega), float(keep @ (cohort.omega * cohort.steps)))
         state.lam = rule.server_dual(state.lam, dual_sum, row.sigma, totals.omega)
         if row.communicates:
-            state.x0 = rule.server_model(state.x0, state.lam, model_sum, row.scale(totals), row.kappa)
+            state.x0 = rule.server_model(
+                state.x0, state.lam, model_sum, row.scale(totals), row.kappa, self.experiment.problem.project
+            )
         if state.aux is not None and board.aux_sums is not None:
             state.aux = board.aux_sums[:parts].sum(0) / totals.omega
 

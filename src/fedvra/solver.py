@@ -13,7 +13,7 @@ from fedvra.cohort import Floats, Ints
 from fedvra.data.batches import batch_schedule
 from fedvra.data.dataset import FederatedData
 from fedvra.flat import FlatSpec
-from fedvra.problems.base import Block, Evaluation, LocalSolver, SolverSettings
+from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, SolverSettings
 from fedvra.rule import Affine, advance_
 from fedvra.streams import Purpose, stream
 
@@ -54,9 +54,9 @@ class SupervisedSolver(LocalSolver):
         test = data.dataset.test_inputs
         self.test_parts = 0 if test is None else -(-len(test) // TEST_PART)
 
-    def run(self, x_MP: Tensor, aux_MK: Tensor | None, block: Block, step: Affine) -> Floats:
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
         (client,), (steps,), (eta,) = block.clients, block.steps, block.eta
-        self._point_at(x_MP[0], None if aux_MK is None else aux_MK[0])
+        self._point_at(x_MP[0], None if private.aux is None else private.aux[0])
         self.module.train()
         torch.manual_seed(int(stream(block.seed, Purpose.MODEL_NOISE, block.round, client).integers(2**62)))
         total = torch.zeros((), dtype=torch.float64)

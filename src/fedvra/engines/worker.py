@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedvra import rule
 from fedvra.cohort import Floats, Ints
-from fedvra.problems.base import Block, Evaluation, LocalSolver
+from fedvra.problems.base import Block, Evaluation, LocalSolver, Private
 from fedvra.store import RowReader, SegmentAddress, shared_tensor
 
 MAX_PARTS = 64
@@ -51,6 +51,7 @@ class LocalTask:
     duals: Slots | None
     anchors: Slots | None
     aux: Slots | None
+    y: Slots | None
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,12 @@ class Worker:
         h = None
         if duals is not None:
             h = rule.correction(self._read(duals), self.board.lam, task.sigma)
-        aux = self._start_aux(task, span)
+        private = self._start_private(task, block, span)
 
         x = anchor.expand(len(block.clients), -1).clone()  # step 9
         step = rule.affine(h, anchor, eta, gamma, task.decay, pulled=bool(np.any(task.gamma[span])))
         with torch.enable_grad():
-            losses = self.solver.run(x, aux, block, step)  # steps 10-13
+            losses = self.solver.run(x, private, block, step)  # steps 10-13
 
         delta = x - anchor
         if duals is not None:
@@ -133,23 +134,31 @@ class Worker:
         )
         move = delta if anchors is None else x - x0
         sums += rule.weighted_sums(dual_weight, model_weight, delta, move)  # step 15
-        self._finish_aux(task, span, aux)
+        self._finish_private(task, span, private)
         return losses
 
-    def _start_aux(self, task: LocalTask, span: slice) -> Tensor | None:
-        if self.board.aux is None:
-            return None
-        slots = self._slots("aux", task.aux, span)
-        start = self.board.aux if slots is None else self._read(slots, default=self.board.aux)
-        return start.expand(len(task.block.clients[span]), -1).clone()
+    def _start_private(self, task: LocalTask, block: Block, span: slice) -> Private:
+        aux = y = None
+        if self.board.aux is not None:
+            slots = self._slots("aux", task.aux, span)
+            start = self.board.aux if slots is None else self._read(slots, default=self.board.aux)
+            aux = start.expand(len(block.clients), -1).clone()
+        y_slots = self._slots("y", task.y, span)
+        if y_slots is not None:
+            y = self._read(y_slots)
+            for k, (client, slot) in enumerate(zip(block.clients, y_slots[1], strict=True)):
+                if slot < 0:
+                    y[k] = self.solver.initial_y(int(client))
+        return Private(aux, y)
 
-    def _finish_aux(self, task: LocalTask, span: slice, aux: Tensor | None) -> None:
-        if aux is None or self.board.aux_sums is None:
-            return
-        slots = self._slots("aux", task.aux, span)
-        if slots is not None:
-            self._write(slots, aux)
-        self.board.aux_sums[task.part] += torch.as_tensor(task.aux_weight[span], dtype=aux.dtype) @ aux
+    def _finish_private(self, task: LocalTask, span: slice, private: Private) -> None:
+        for name, slots, rows in (("aux", task.aux, private.aux), ("y", task.y, private.y)):
+            where = self._slots(name, slots, span)
+            if where is not None and rows is not None:
+                self._write(where, rows)
+        if private.aux is not None and self.board.aux_sums is not None:
+            weight = torch.as_tensor(task.aux_weight[span], dtype=private.aux.dtype)
+            self.board.aux_sums[task.part] += weight @ private.aux
 
     def _slots(self, store: str, slots: Slots | None, span: slice) -> tuple[RowReader, Ints, Ints] | None:
         if slots is None:

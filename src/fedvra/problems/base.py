@@ -47,6 +47,15 @@ class Evaluation(NamedTuple):
     samples: int
 
 
+class Private(NamedTuple):
+    """What a client changes besides x while it works: rows of a block, updated in place."""
+
+    aux: Tensor | None = None
+    """Float buffers [M, K]."""
+    y: Tensor | None = None
+    """The second block y_i [M, W] of a two-block problem; it never leaves the client."""
+
+
 class LocalSolver(ABC):
     """Takes local steps. One lives in each worker process; it may keep buffers, never state that outlives a call."""
 
@@ -56,11 +65,17 @@ class LocalSolver(ABC):
     """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
 
     @abstractmethod
-    def run(self, x_MP: Tensor, aux_MK: Tensor | None, block: Block, step: Affine) -> Floats:
-        """Move each row of x by its Q_i steps x <- rho*x - eta*g + c, in place; aux (float buffers) likewise.
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
+        """Move each row of x by its Q_i steps x <- rho*x - eta*g + c, in place; what is private likewise.
+
+        A two-block problem takes its y-steps first, at the x it is given (steps 9-13 of Algorithm 3).
 
         Returns the mean training loss over the steps of each client.
         """
+
+    def initial_y(self, client: int) -> Tensor:
+        """y_i of a client that never took part; asked for only where the problem has a ``y_width``."""
+        raise NotImplementedError
 
     @abstractmethod
     def losses(self, x_P: Tensor, clients: Ints) -> Floats:
@@ -80,6 +95,14 @@ class Problem(ABC):
     @abstractmethod
     def samples(self, data: Any) -> Ints:
         """n_i of every client; its length is N."""
+
+    def y_width(self, data: Any) -> int:
+        """The most numbers a client's second block y_i has; 0 for problems with one block."""
+        return 0
+
+    def project(self, x_P: Tensor) -> Tensor:
+        """P_X, applied by the server in step 20; the whole space unless a problem says otherwise."""
+        return x_P
 
     @abstractmethod
     def initial(self, seed: int) -> Tensor:

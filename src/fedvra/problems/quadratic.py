@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedvra.cohort import Floats, Ints
 from fedvra.errors import UsageError, require
-from fedvra.problems.base import Block, Evaluation, LocalSolver, Problem, SolverSettings
+from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, Problem, SolverSettings
 from fedvra.rule import Affine, advance_
 
 
@@ -77,7 +77,7 @@ class _QuadraticSolver(LocalSolver):
     def __init__(self, problem: Quadratic) -> None:
         self.A, self.b = problem.A, problem.b
 
-    def run(self, x_MP: Tensor, aux_MK: Tensor | None, block: Block, step: Affine) -> Floats:
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
         (client,), (steps,), (eta,) = block.clients, block.steps, block.eta
         A, b = self.A[client], self.b[client]
         total = 0.0

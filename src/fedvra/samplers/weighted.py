@@ -50,13 +50,7 @@ class Weighted(Sampler):
     def draw(self, round: int, seed: int, total: int, losses: Losses) -> Ints:
         rng = stream(seed, Purpose.COHORT, round)
         order = rng.permutation(total)
-        ends = np.cumsum(np.asarray(self.p)[order])
-        turn = np.arange(int(np.rint(ends[-1])))
-        hit = np.searchsorted(ends, rng.random() + turn, side="right")
-        # Rounding in the sums can, once in about 1e12 rounds, hit a client twice or fall off the end. Going on to the
-        # next client, and back from the end, keeps the size of the cohort true even then.
-        hit = np.maximum.accumulate(hit - turn) + turn
-        hit = np.minimum(hit, total - len(turn) + turn)
+        hit = systematic(np.asarray(self.p)[order], rng.random())
         return np.sort(order[hit])
 
     def probabilities(self, round: int, clients: Ints, total: int, history: Participation) -> Floats:
@@ -76,6 +70,21 @@ class Weighted(Sampler):
             f"Weighted: the p_i sum to {size:.12g}, but the sum is the size of the cohort and must be a whole number; "
             f"scale them, e.g. p * {nearest:g} / p.sum() (each must stay at most 1).",
         )
+
+
+def systematic(p: Floats, u: float) -> Ints:
+    """Which of the intervals [p_1 + ... + p_{k-1}, p_1 + ... + p_k) hold one of u, u + 1, ..., u + m - 1.
+
+    >>> systematic(np.array([0.5, 0.5, 0.75, 0.25]), 0.25), systematic(np.array([0.5, 0.5, 0.75, 0.25]), 0.75)
+    (array([0, 2]), array([1, 3]))
+    """
+    ends = np.cumsum(p)
+    turn = np.arange(int(np.rint(ends[-1])))
+    hit = np.searchsorted(ends, u + turn, side="right")
+    # Rounding in these sums can put a point just over the edge of its interval, so that one is hit twice or the last point
+    # falls off the end. Going on to the next interval, and back from the end, keeps the cohort at m clients even then.
+    hit = np.maximum.accumulate(hit - turn) + turn
+    return np.minimum(hit, len(p) - len(turn) + turn).astype(np.int64)
 
 
 SAMPLERS.add("weighted", Weighted)
