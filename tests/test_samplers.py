@@ -237,7 +237,10 @@ def test_systematic_sampling_on_the_edges():
     assert systematic(np.full(4, 0.5), 0.0).tolist() == [0, 2], "an interval holds its lower end"
     assert systematic(np.full(4, 0.5), 0.5).tolist() == [1, 3], "and not its upper end"
     assert systematic(np.ones(30), np.nextafter(1, 0)).tolist() == list(range(30)), "u + 29 rounds to 30, off the end"
-    assert systematic(np.array([0.1] * 20 + [1.0]), 0.0).tolist() == [0, 10, 20], "10 * 0.1 sums to less than 1"
+    p, u = np.array([0.3] * 10 + [1.0, 1.0, 0.5, 0.5]), 0.9999999999999994
+    rounded = np.searchsorted(np.cumsum(p), u + np.arange(6), side="right")
+    assert rounded.tolist() == [3, 6, 10, 11, 11, 13], "left to itself, rounding hits 11 twice"
+    assert systematic(p, u).tolist() == [3, 6, 10, 11, 12, 13]
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
