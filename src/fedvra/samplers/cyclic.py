@@ -28,8 +28,8 @@ class Cyclic(Sampler):
     .. math:: p_i^r = 1 / G
 
     With ``reshuffle`` this is the probability, over the seed, of every single round. Without it the cycle is
-    deterministic and p_i^r in the strict sense would be 0 or 1; what is given is the long-run frequency, since it is
-    what makes d = 1/p weigh a whole pass as one round of full participation.
+    deterministic and p_i^r in the strict sense would be 0 or 1; what is given is the long-run frequency, since with it
+    (d = 1/p) the clients count over a pass of G rounds for as much as in G rounds of full participation.
 
     Args:
         m: the size of a cohort. The clients are cut, by number, into G = ceil(N / m) groups as equal as can be, so
