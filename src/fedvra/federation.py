@@ -130,6 +130,14 @@ class Federation:
         for store in self.stores.values():
             store.close()
 
+    def preflight(self) -> None:
+        """Raise now what the next round would refuse (full participation lacking, gamma*lr > 1), before anything is written."""
+        with one_thread():
+            self._broadcast()
+            cohort = self._cohort()
+            if len(cohort):
+                self._row(cohort)
+
     def round(self) -> dict[str, Any]:
         """Play one round. An empty one leaves x0 and lam as they are.
 
