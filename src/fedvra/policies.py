@@ -5,8 +5,6 @@ A policy is any function of a :class:`~fedvra.cohort.Cohort` that returns one nu
 
 from __future__ import annotations
 
-import re
-
 from fedvra.cohort import Cohort, Floats, Setting
 from fedvra.errors import UsageError
 
@@ -30,6 +28,7 @@ def parse_setting(text: str | float | list[float]) -> Setting:
         return text
     if text in POLICIES:
         return POLICIES[text]
-    if re.fullmatch(r"[-+0-9.eE]+", text):
+    try:
         return float(text)
-    raise UsageError(f"{text!r} is neither a number nor a policy; known policies: {', '.join(POLICIES)}.")
+    except ValueError:
+        raise UsageError(f"{text!r} is neither a number nor a policy; known policies: {', '.join(POLICIES)}.") from None
