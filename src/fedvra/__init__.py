@@ -21,6 +21,7 @@ _HOMES = {
     "fedvra.algorithms.fedpd": ["FedPD"],
     "fedvra.algorithms.feddyn": ["FedDyn"],
     "fedvra.algorithms.fedvra": ["FedVRA"],
+    "fedvra.algorithms.fedvrau": ["FedVRAU"],
     "fedvra.cohort": ["Cohort"],
     "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "split"],
     "fedvra.data.partitions": [
@@ -36,6 +37,17 @@ _HOMES = {
     "fedvra.history": ["History"],
     "fedvra.problems.quadratic": ["Quadratic"],
     "fedvra.problems.supervised": ["Supervised"],
+    "fedvra.projections": [
+        "Affine",
+        "Ball",
+        "Box",
+        "NonNegative",
+        "Own",
+        "Product",
+        "Projection",
+        "Simplex",
+        "WholeSpace",
+    ],
     "fedvra.samplers": [
         "Availability",
         "Bernoulli",

@@ -9,7 +9,9 @@
 | FedADMM          | 0     | gamma | gamma     | 1       | 1                  | beta    |
 | FedPD            | 0     | gamma | gamma     | 1       | 1                  | 1/gamma |
 | FedDyn           | 0     | gamma | gamma     | 1/p     | 1                  | 1/gamma |
-| FedVRA           | 0     | gamma | a*gamma   | d       | 1                  | beta    |
+| FedVRA, FedVRA-U | 0     | gamma | a*gamma   | d       | 1                  | beta    |
+
+On problems with two blocks or constraints every one of them is its adapted version: the y-steps and P_X are the problem's.
 """
 
 from fedvra.algorithms.base import REGISTRY, Algorithm, Protocol, register

@@ -47,14 +47,25 @@ class FedVRA(Algorithm):
     converges_exactly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name, setting in (("gamma", self.gamma), ("a", self.a), ("d", self.d)):
-            non_negative(setting, name)
+        check_stepsizes(self.gamma, self.a, self.d)
 
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
-        gamma = resolve(self.gamma, cohort, "gamma")
-        return Coefficients(
-            gamma=gamma,
-            alpha=resolve(self.a, cohort, "a") * gamma,
-            w=relative_penalty(self.gamma, cohort, everyone) * resolve(self.d, cohort, "d"),
-            kappa=beta(self.gamma, everyone),
-        )
+        return primal_dual_coefficients(self.gamma, self.a, self.d, cohort, everyone)
+
+
+def primal_dual_coefficients(
+    gamma: Setting, a: Setting, d: Setting, cohort: Cohort, everyone: Everyone
+) -> Coefficients:
+    """The row shared by FedVRA and FedVRA-U: alpha = a*gamma, w = beta*gamma*d, kappa = beta."""
+    penalty = resolve(gamma, cohort, "gamma")
+    return Coefficients(
+        gamma=penalty,
+        alpha=resolve(a, cohort, "a") * penalty,
+        w=relative_penalty(gamma, cohort, everyone) * resolve(d, cohort, "d"),
+        kappa=beta(gamma, everyone),
+    )
+
+
+def check_stepsizes(gamma: Setting, a: Setting, d: Setting) -> None:
+    for name, setting in (("gamma", gamma), ("a", a), ("d", d)):
+        non_negative(setting, name)
