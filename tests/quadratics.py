@@ -1,6 +1,4 @@
-"""Heterogeneous quadratics, cohorts and step counts that many tests share: small, seeded, nothing equal to
-its neighbour.
-"""
+"""Heterogeneous quadratics, cohorts and step counts that many tests share: small, seeded, no two clients alike."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Case:
-    """f_i(x) = x'A_i x/2 - b_i'x for N clients, a start, who takes part in each round and how many steps they
-    do.
-    """
+    """f_i(x) = x'A_i x/2 - b_i'x for N clients, a start, who takes part in each round and how many steps they do."""
 
     A: Array
     b: Array
@@ -40,9 +36,7 @@ class Case:
 def quadratic(
     N: int = 6, P: int = 5, low: float = 0.5, high: float = 3.0, spread: float = 2.0, seed: int = 0
 ) -> tuple[Array, Array]:
-    """A [N, P, P] with eigenvalues in [low, high], each client in its own basis, and b [N, P] that differ by
-    ``spread``.
-    """
+    """A [N, P, P] with eigenvalues in [low, high], each client in its own basis, and b [N, P] that differ by ``spread``."""
     rng = np.random.default_rng(seed)
     A = np.empty((N, P, P))
     for i in range(N):

@@ -123,9 +123,7 @@ def test_feddyn(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fedvra_with_everything_different(seed):
-    """a, d and eta per client and round, gamma per client, unequal weights: beta = 1/sum_i omega_i gamma_i
-    over all N.
-    """
+    """a, d and eta per client and round, gamma per client, unequal weights: beta = 1/sum_i omega_i gamma_i over all N."""
     c, omega = case(seed=seed, empty=(5,)), unequal_weights(6, seed)
     rng = np.random.default_rng(seed)
     a, d = rng.uniform(0.5, 3.0, (c.rounds, c.clients)), rng.uniform(0.8, 2.5, (c.rounds, c.clients))

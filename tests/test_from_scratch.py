@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 import fedvra as fv
+from fedvra.data.batches import batch_schedule
+from fedvra.streams import Purpose, stream
 from harness import TOLERANCE, deviation, duals, simulate
 from quadratics import case, unequal_weights
 
@@ -36,10 +38,9 @@ def test_same_trajectory_on_quadratics(seed):
     assert deviation(duals(history, c.clients), theirs) <= TOLERANCE
 
 
-def test_same_trajectory_of_a_network_on_digits():
-    """Full batches, float64, 10 clients of which 3 take part, 1 to 4 local steps, weight decay as part of
-    each f_i.
-    """
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_same_trajectory_of_a_network_on_digits(batch_size):
+    """Float64, 10 clients of which 3 take part, 1 to 6 local steps, weight decay as part of f_i; the batches are shared."""
     from sklearn.datasets import load_digits
 
     pixels, digits = load_digits(return_X_y=True)
@@ -48,7 +49,7 @@ def test_same_trajectory_of_a_network_on_digits():
     data = fv.split((images, labels), fv.Dirichlet(0.3), clients=clients, seed=0)
     rng = np.random.default_rng(0)
     cohorts = [sorted(rng.permutation(clients)[:3].tolist()) for _ in range(rounds)]
-    Q = rng.integers(1, 5, (rounds, clients))
+    Q = rng.integers(1, 7, (rounds, clients))
     knobs = {"gamma": 0.1, "a": 4.0, "d": clients / 3}
 
     torch.manual_seed(0)
@@ -60,7 +61,8 @@ def test_same_trajectory_of_a_network_on_digits():
     start = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
     def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
-        part = data.part(i)
+        schedule = batch_schedule(len(data.part(i)), batch_size, t + 1, stream(0, Purpose.BATCHES, r, i))
+        part = data.part(i)[schedule[t]]
         return scratch.loss_gradient(x, images[part], labels[part]) + decay * x
 
     path = [
@@ -74,7 +76,7 @@ def test_same_trajectory_of_a_network_on_digits():
         sampler=fv.Replay(cohorts),
         work=fv.Steps(Q),
         lr=0.1,
-        batch_size=None,
+        batch_size=batch_size,
         rounds=rounds,
         seed=0,
         x_init=start,

@@ -77,9 +77,7 @@ def test_local_iterates_and_duals_of_fedvra_follow_their_closed_forms(seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_lemma_1_for_federated_admm(seed):
-    """The averaged past model is over all N clients, those who stayed away counting as x0 of that
-    round.
-    """
+    """The averaged past model is over all N clients, those who stayed away counting as x0 of that round."""
     c, omega = case(R=8, seed=seed), unequal_weights(6, seed)
     gamma = np.random.default_rng(seed).uniform(0.5, 2.0, c.clients)
     beta = 1 / (omega @ gamma)
