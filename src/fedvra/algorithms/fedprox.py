@@ -14,7 +14,7 @@ from fedvra.rule import Coefficients
 @register
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    r"""Each client minimises :math:`f_i(x) + \frac{\mu}{2}\|x - x_0\|^2` by local SGD; the server takes the mean.
+    r"""Local SGD on f_i(x) + (mu/2)*||x - x0||^2, which keeps clients near the broadcast model; then the mean.
 
     .. math:: x \leftarrow x - \eta\,(g_i(x) + \mu (x - x_0))
 

@@ -1,0 +1,88 @@
+"""The command ``fedvra``: one small module per verb, imported when it is needed.
+
+Nothing here or in those modules imports torch, numpy or matplotlib before a verb is run, so ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from fedvra import __version__
+from fedvra.errors import FedvraError, unknown_name
+
+VERBS = ("demo", "run", "compare", "algorithms", "data")
+"""In the order of the help. A verb is a click command named ``command`` in the module of its name."""
+
+
+class Verbs(click.Group):
+    """Finds verbs by module, and turns every failure into one sentence on stderr and an exit code: 1 failed, 2 bad usage."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"{__name__}.{name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            raise unknown_name("command", args[0], VERBS)
+        return super().resolve_command(ctx, args)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except FedvraError as error:
+            _fail(str(error), error.exit_code)
+        except click.ClickException as error:
+            where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "fedvra"
+            _fail(f"{error.format_message().removesuffix('.')}; see `{where} --help`.", error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            _fail("interrupted; what was written so far stays readable.", 1)
+        except BrokenPipeError:  # the reader has seen enough (`fedvra ... | head`)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except OSError as error:
+            _fail(f"{error.filename or 'a file'}: {error.strerror}.", 1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(code)
+
+
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="fedvra")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Client-variance-reduced adaptive federated learning: one rule, ten algorithms, an exact and fast simulator.
+
+    \b
+    fedvra demo                                  five algorithms on a small task, in under a minute
+    fedvra run mnist --algorithm fedvra          one run
+    fedvra compare mnist --seeds 0-2             several, with mean and spread
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

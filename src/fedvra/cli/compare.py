@@ -1,0 +1,76 @@
+"""``fedvra compare``: several algorithms over several seeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedvra.cli._options import config_option, folder_for, json_option, layers, out_option, parse_seeds, run_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedvra.report.comparison import Comparison
+
+ALGORITHMS = "fedvra,fedavg,fedprox,scaffold,feddyn"
+
+
+@click.command(short_help="Several algorithms, several seeds: mean, spread, curves.")
+@click.argument("task", required=False)
+@click.option(
+    "--algorithms",
+    metavar="LIST",
+    default=ALGORITHMS,
+    show_default=True,
+    help="Separated by commas; hyper-parameters after a colon: feddyn:alpha=0.1,fedvra:gamma=0.1,a=5.",
+)
+@click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Such as 0,1,2 or 0-2.")
+@run_options("algorithm", "set", "seed")
+@out_option("runs/compare-TASK")
+@config_option
+@json_option
+def command(
+    task: str | None,
+    algorithms: str,
+    seeds: str,
+    out: str | None,
+    config_file: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run several algorithms on a TASK, each with every seed; print means and spreads, draw the curves.
+
+    All see the same data, cohorts and batches for a given seed. Each run has a folder of its own, as of `fedvra run`;
+    beside them table.md, comparison.json and curves.png. A run that diverges is reported as such, and the others go on.
+
+    \b
+    Examples:
+      fedvra compare digits --algorithms fedvra,fedavg --seeds 0-2
+      fedvra compare mnist --algorithms fedvra,feddyn:alpha=0.1,scaffold --rounds 100 --out runs/mnist
+    """
+    from fedvra.compare import compare
+    from fedvra.config import configure
+    from fedvra.display import make_console, make_view
+
+    asked = layers(task, config_file, options)
+    folder = folder_for(out, "compare", configure(*asked).task)
+    console = make_console(stderr=as_json)
+    view = make_view(console, lines=0)
+    comparison = compare(algorithms, *asked, seeds=parse_seeds(seeds), out=folder, view=view)
+    present(comparison, console, as_json)
+
+
+def present(comparison: Comparison, console: Console, as_json: bool) -> None:
+    """The table and where everything is; exit code 1 where no run came to an end."""
+    import json
+
+    from fedvra.runs import finite
+
+    if as_json:
+        click.echo(json.dumps(finite(comparison.to_dict()), indent=2))
+    else:
+        console.print(comparison)
+    console.print(f"Table:   {comparison.table_file}\nPicture: {comparison.picture_file}", soft_wrap=True)
+    if not any(row.finished for row in comparison.rows()):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,110 @@
+"""Several algorithms on one task over several seeds, one run after the other, each in its own folder.
+
+from fedvra.compare import compare
+
+comparison = compare("fedvra,fedavg,feddyn:alpha=0.1", {"task": "digits", "rounds": 30}, seeds=[0, 1], out="runs/first")
+print(comparison.markdown())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedvra.algorithms import REGISTRY
+from fedvra.config import build, configure
+from fedvra.display import Silent, View, watch
+from fedvra.errors import require
+from fedvra.federation import Federation
+from fedvra.report.comparison import Comparison, Run
+from fedvra.runs import RunFolder, make_folder, require_unused
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An algorithm with the hyper-parameters that were given for it."""
+
+    algorithm: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """In tables and plots."""
+        label = REGISTRY.get(self.algorithm).label
+        return f"{label} ({', '.join(f'{k}={v}' for k, v in self.given.items())})" if self.given else label
+
+    @property
+    def slug(self) -> str:
+        """As the name of a folder."""
+        parts = [self.algorithm, *(f"{k}={v}" for k, v in self.given.items())]
+        return "_".join(parts).replace("/", "%2F")
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """Algorithms separated by commas, each perhaps with hyper-parameters after a colon.
+
+    >>> [v.slug for v in parse_variants("fedavg,fedvra:gamma=0.1,a=5,scaffold")]
+    ['fedavg', 'fedvra_gamma=0.1_a=5', 'scaffold']
+    """
+    variants: list[tuple[str, dict[str, Any]]] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, colon, setting = (piece.strip() for piece in part.partition(":"))
+        if not colon and "=" in part:  # a further hyper-parameter of the algorithm before it
+            require(bool(variants), f"{part!r} belongs to no algorithm: write NAME:{part}.")
+            colon, setting = ":", part
+        else:
+            REGISTRY.get(name)
+            variants.append((name, {}))
+        if colon:
+            key, _, value = (piece.strip() for piece in setting.partition("="))
+            require(bool(key and value), f"{part!r}: write hyper-parameters as NAME:KEY=VALUE,KEY=VALUE.")
+            variants[-1][1][key] = value
+    require(bool(variants), "name at least one algorithm to compare, e.g. --algorithms fedvra,fedavg.")
+    made = [Variant(name, given) for name, given in variants]
+    for k, variant in enumerate(made):
+        require(variant not in made[:k], f"{variant.slug} is named twice; name each algorithm and setting once.")
+    return made
+
+
+def compare(
+    algorithms: str | Iterable[Variant],
+    *layers: Mapping[str, Any],
+    out: str | Path,
+    seeds: Iterable[int] = (0,),
+    view: View | None = None,
+) -> Comparison:
+    """Run every algorithm with every seed into ``out/ALGORITHM/seed-S``; write table and picture into ``out``.
+
+    Args:
+        algorithms: as on the command line, ``"fedvra,feddyn:alpha=0.1"``, or a list of variants.
+        layers: options of ``fedvra run``, later ones winning, as for :func:`fedvra.config.configure`.
+        out: a folder that is not in use.
+        seeds: each gives every algorithm the same data, cohorts and batches.
+        view: how runs are shown while they go on; not at all by default.
+
+    A run that diverges is part of the result, and the others go on. What cannot run at all is found out before the first.
+    """
+    variants = parse_variants(algorithms) if isinstance(algorithms, str) else list(algorithms)
+    out, seeds, view = Path(out), list(seeds), view or Silent()
+    require(bool(seeds), "name at least one seed.")
+    require_unused(out)
+    plan = [
+        (variant, configure(*layers, {"algorithm": variant.algorithm, "set": variant.given, "seed": seed}))
+        for variant in variants
+        for seed in seeds
+    ]
+    for _, config in plan[:: len(seeds)]:
+        with closing(Federation(build(config), workers=1)) as federation:
+            federation.preflight()
+    make_folder(out)
+    runs = []
+    for variant, config in plan:
+        folder = RunFolder(out / variant.slug / f"seed-{config.seed}")
+        summary = watch(view, variant.label, config, folder.path)
+        runs.append(Run(variant.label, summary, folder.metrics()))
+    comparison = Comparison(plan[0][1], runs, out)
+    comparison.write()
+    return comparison

@@ -1,0 +1,1 @@
+"""Pictures and tables of runs, made from what they left on disk."""

@@ -1,0 +1,51 @@
+"""What a task is. Nothing heavy is imported here: naming a task must not cost the import of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fedvra.registry import Registry
+
+if TYPE_CHECKING:
+    from fedvra.config import RunConfig
+    from fedvra.problems.base import Problem
+
+Make: TypeAlias = "Callable[[RunConfig], tuple[Problem, Any]]"
+"""The clients' cost functions, and the data they are over (None where a problem carries its own)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A name on the command line, what it stands for, and the settings under which it is usually run."""
+
+    description: str
+    make: Make
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Options of ``fedvra run`` that differ from the paper's MNIST experiment."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Hyper-parameters by algorithm that differ from the algorithm's own defaults."""
+
+
+TASKS: Registry[Task] = Registry("task", "fedvra.tasks")
+
+
+def classification(dataset: str) -> Make:
+    """The usual task: a data set of that name, split by label, a model by name, cross-entropy and weight decay."""
+
+    def make(config: RunConfig) -> tuple[Problem, Any]:
+        from functools import partial
+
+        from fedvra.data.dataset import split
+        from fedvra.data.partitions import parse_partition
+        from fedvra.data.sources import load
+        from fedvra.models import MODELS
+        from fedvra.problems.supervised import Supervised
+
+        partition, make_model = parse_partition(config.split), MODELS.get(config.model)
+        data = split(load(dataset, config.data), partition, clients=config.clients, seed=config.seed)
+        shape, classes = tuple(data.dataset.inputs.shape[1:]), data.dataset.classes or 1
+        return Supervised(partial(make_model, shape, classes), weight_decay=config.weight_decay), data
+
+    return make
