@@ -35,6 +35,7 @@ _HOMES = {
     "fedvra.data.sources": ["load"],
     "fedvra.errors": ["DivergedError", "FedvraError", "UsageError"],
     "fedvra.history": ["History"],
+    "fedvra.observers": ["Observer", "StationarityGap"],
     "fedvra.problems.quadratic": ["Quadratic"],
     "fedvra.problems.supervised": ["Supervised"],
     "fedvra.projections": [

@@ -7,6 +7,7 @@ steps, stage new state, partial sums -> server update -> commit those whose repl
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedvra.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_workers
 from fedvra.engines.worker import MAX_PARTS, Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker
 from fedvra.errors import DivergedError, require
+from fedvra.observers import Observer
 from fedvra.problems.base import Block, Problem, SolverSettings
 from fedvra.samplers import Participation, Sampler
 from fedvra.store import ClientStore, RowReader
@@ -92,8 +94,10 @@ class Federation:
         state_dtype: torch.dtype | None = None,
         memory_limit: int | None = None,
         state_folder: Any = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         e = self.experiment = experiment
+        self.observers = tuple(observers)
         settings = replace(e.solver, batch_size=e.batch_size)
         e.problem.check(e.data, settings)
         self.samples = e.problem.samples(e.data)
@@ -114,12 +118,12 @@ class Federation:
         if y_width:
             self.stores["y"] = ClientStore(y_width, x0.dtype, memory_limit, state_folder)
         workers = resolve_workers(workers)
-        probe = e.problem.solver(e.data, settings)
-        self.width, self.test_parts = probe.width, probe.test_parts
+        self.solver = e.problem.solver(e.data, settings)
+        """The solver of the server's own process: works where there are no others, and looks at what they did."""
 
         def make_worker() -> Worker:
             if workers == 1:
-                return Worker(probe, self.board, dict(self.stores))
+                return Worker(self.solver, self.board, dict(self.stores))
             readers = {k: RowReader(s.width, s.dtype, s.rows_per_segment) for k, s in self.stores.items()}
             return Worker(e.problem.solver(e.data, settings), self.board, readers)
 
@@ -145,6 +149,7 @@ class Federation:
         """
         started = time.perf_counter()
         with one_thread():
+            seen = [observer.before(self) for observer in self.observers]
             self._broadcast()
             cohort = self._cohort()
             record: dict[str, Any] = {"round": self.state.round + 1}
@@ -162,6 +167,8 @@ class Federation:
             trained = time.perf_counter()
             self._check_finite()
             record.update(self._evaluate())
+            for observer, what in zip(self.observers, seen, strict=True):
+                record.update(observer.after(self, what))
         record.update(
             train_loss=train_loss,
             seconds=time.perf_counter() - started,
@@ -268,7 +275,7 @@ class Federation:
         """Have the local work done, take the server's step, commit; returns each client's training loss."""
         keep = counted.astype(np.float64)
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
-        size = max(self.width, -(-len(cohort) // MAX_PARTS))
+        size = max(self.solver.width, -(-len(cohort) // MAX_PARTS))
         parts = [order[k : k + size] for k in range(0, len(cohort), size)]
         slots = {name: self._stage(name, cohort, row) for name in ("duals", "anchors", "aux", "y")}
         tasks = [
@@ -350,17 +357,24 @@ class Federation:
             )
 
     def _evaluate(self) -> dict[str, Any]:
+        """The test data, and whatever else the problem measures."""
         every = self.experiment.eval_every
-        if not (self.test_parts and every and self.state.round % every == 0):
-            return {"test_accuracy": None, "test_loss": None}
-        self._broadcast()
-        parts = self.engine.map([EvaluateTask(k) for k in range(self.test_parts)])
-        count = sum(p.samples for p in parts)
-        correct = sum(p.correct for p in parts)
-        return {
-            "test_accuracy": None if np.isnan(correct) else correct / count,
-            "test_loss": sum(p.loss for p in parts) / count,
-        }
+        found: dict[str, Any] = {"test_accuracy": None, "test_loss": None}
+        if not every or self.state.round % every:
+            return found
+        if self.solver.test_parts:
+            self._broadcast()
+            parts = self.engine.map([EvaluateTask(k) for k in range(self.solver.test_parts)])
+            count = sum(p.samples for p in parts)
+            correct = sum(p.correct for p in parts)
+            found["test_accuracy"] = None if np.isnan(correct) else correct / count
+            found["test_loss"] = sum(p.loss for p in parts) / count
+        found.update(self.solver.measure(self.state.x0, self.second_block()))
+        return found
+
+    def second_block(self) -> dict[int, Tensor]:
+        """y_i of every client that took part so far, as stored."""
+        return dict(self.stores["y"].items()) if "y" in self.stores else {}
 
 
 def _subset(cohort: Cohort, mask: Any) -> Cohort:

@@ -127,6 +127,11 @@ def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: Affine) -> None:
         x.add_(step.c)
 
 
+def private_step(y: Tensor, g: Tensor, eta_y: float, project: Callable[[Tensor], Tensor]) -> Tensor:
+    """Step 11 of Algorithm 3: P_Y(y - eta_y*g), on the block that stays with its client."""
+    return project(y - eta_y * g)
+
+
 def dual_step(h: Tensor, delta: Tensor, alpha: float | Tensor, out: Tensor | None = None) -> Tensor:
     """Step 14: lam_i = h_i + alpha*(x0 - x_i) with delta = x_i - x0."""
     if isinstance(alpha, Tensor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -13,6 +13,7 @@ from fedvra.cohort import Setting
 from fedvra.errors import require
 from fedvra.federation import Experiment, Federation
 from fedvra.history import History
+from fedvra.observers import Observer
 from fedvra.problems.base import Problem, SolverSettings
 from fedvra.samplers import Sampler
 from fedvra.work import Work
@@ -36,6 +37,7 @@ def simulate(
     eval_every: int = 1,
     workers: int | str = "auto",
     solver: SolverSettings | None = None,
+    observers: Sequence[Observer] = (),
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> History:
     """Run ``rounds`` rounds of ``algorithm`` and return what they led to.
@@ -54,6 +56,7 @@ def simulate(
         drop: probability that a reply is lost after the local work was done.
         eval_every: evaluate on the test data every so many rounds; 0 never.
         workers: processes on this machine; the result does not depend on it.
+        observers: look at every round and add to its record, e.g. ``fv.StationarityGap(every=10)``.
         progress: called with each round's record.
     """
     require(rounds >= 0, f"rounds must be >= 0, got {rounds}.")
@@ -73,7 +76,7 @@ def simulate(
         eval_every=eval_every,
         solver=solver or SolverSettings(),
     )
-    federation = Federation(experiment, workers)
+    federation = Federation(experiment, workers, observers=observers)
     metrics: list[dict[str, Any]] = []
     kept: list[Tensor] = []
     try:
@@ -91,6 +94,7 @@ def simulate(
             aux=state.aux,
             metrics=metrics,
             duals={client: row.clone() for client, row in federation.stores["duals"].items()},
+            y={client: row.clone() for client, row in federation.second_block().items()},
             trajectory=torch.stack(kept) if kept else None,
         )
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedvra.cohort import Floats, Ints
+from fedvra.errors import UsageError
 from fedvra.rule import Affine
 
 
@@ -56,6 +58,15 @@ class Private(NamedTuple):
     """The second block y_i [M, W] of a two-block problem; it never leaves the client."""
 
 
+class Stationarity(NamedTuple):
+    """How far one client is from stationary at (x, y_i): its part in the gap G^r of the paper's second theorem."""
+
+    gradient_x: Tensor
+    """The exact gradient of f_i in x, flat [P], weight decay included."""
+    gap_y: float
+    """||y_i - P_Y(y_i - eta_y*grad_y f_i)||^2 / eta_y^2; 0 where there is no second block."""
+
+
 class LocalSolver(ABC):
     """Takes local steps. One lives in each worker process; it may keep buffers, never state that outlives a call."""
 
@@ -76,6 +87,17 @@ class LocalSolver(ABC):
     def initial_y(self, client: int) -> Tensor:
         """y_i of a client that never took part; asked for only where the problem has a ``y_width``."""
         raise NotImplementedError
+
+    def measure(self, x_P: Tensor, y: Mapping[int, Tensor]) -> dict[str, float]:
+        """Figures besides test accuracy and loss for the round's record, from all there is: a simulator sees every y_i.
+
+        ``y`` holds the rows of the clients that took part so far (empty for problems with one block).
+        """
+        return {}
+
+    def stationarity(self, x_P: Tensor, y_W: Tensor | None, client: int) -> Stationarity:
+        """The client's exact gradients at (x, y_i), for those who ask how far from stationary a run is."""
+        raise UsageError(f"{type(self).__name__} gives no exact gradients, so there is no stationarity gap to measure.")
 
     @abstractmethod
     def losses(self, x_P: Tensor, clients: Ints) -> Floats:
