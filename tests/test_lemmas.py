@@ -115,11 +115,15 @@ def registered(c: Case) -> list[fv.Algorithm]:
 
 
 @pytest.mark.parametrize("algorithm", registered(case()), ids=lambda algorithm: type(algorithm).__name__)
-def test_lam_is_the_weighted_sum_of_all_lam_i_after_every_round(algorithm):
+@pytest.mark.parametrize("drop", [0.0, 0.4])
+def test_lam_is_the_weighted_sum_of_all_lam_i_after_every_round(algorithm, drop):
+    """Also when replies are lost: a client whose reply was not counted must not keep the dual it computed."""
+    if drop and algorithm.everyone_takes_part:
+        pytest.skip("defined for full participation only")
     c = case(R=8, full=algorithm.everyone_takes_part)
     omega = unequal_weights(c.clients)
     moved = 0.0
-    for _, lam, lam_i in states(algorithm, c, eta=ETA, weights=omega)[1:]:
+    for _, lam, lam_i in states(algorithm, c, eta=ETA, weights=omega, drop=drop)[1:]:
         assert deviation(lam, omega @ lam_i) <= 1e-12 * (1 + np.abs(lam_i).max())
         moved = max(moved, float(np.abs(lam_i).max()))
     has_duals = algorithm.name not in ("fedavg", "fedprox", "fednova")
