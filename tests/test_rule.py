@@ -34,13 +34,17 @@ def close(left: Tensor, right: Tensor) -> None:
 def test_the_affine_step_is_step_11_as_printed(corrected, gamma, decay):
     x, g, x0, eta = block(0, P), block(1, P), block(2, P), 0.3
     h = block(3, P) if corrected else None
-    step = rule.affine(h, x0, eta, gamma, decay, pulled=gamma > 0)
+    terms = rule.Terms(x0, h, eta, gamma, decay)
+    step = rule.affine(terms)
     assert (step.c is None) == (not corrected and gamma == 0)
     fast = x.clone()
     rule.advance_(fast, g, eta, step)
     correction = torch.zeros(P, dtype=x.dtype) if h is None else h
     close(fast, x - eta * (g + decay * x - correction + gamma * (x - x0)))
     close(fast, rule.local_step(x, g, correction, x0, eta, gamma, decay))
+    first = torch.empty(1, P, dtype=x.dtype)
+    rule.first_move_(first, rule.Terms(x0, None if h is None else h[None], eta, gamma, decay))
+    close(first[0] - eta * g, rule.local_step(x0, g, correction, x0, eta, gamma, decay) - x0)
 
 
 def test_a_block_of_clients_moves_as_they_would_one_by_one():
@@ -49,26 +53,29 @@ def test_a_block_of_clients_moves_as_they_would_one_by_one():
     for sigma in (0.0, 1.0):
         h = rule.correction(lam_i, lam, sigma)
         moved = x.clone()
-        rule.advance_(moved, g, eta, rule.affine(h, x0, eta, gamma, 0.01))
+        rule.advance_(moved, g, eta, rule.affine(rule.Terms(x0, h, eta, gamma, 0.01)))
         duals, anchors = rule.dual_step(h, moved - x0, alpha), rule.anchor_step(moved, lam_i, 0.6)
         for i in range(M):
             h_i = rule.correction(lam_i[i], lam, sigma)
             close(h_i, lam_i[i] - sigma * lam)
             row, numbers = x[i].clone(), (float(eta[i]), float(gamma[i]))
-            rule.advance_(row, g[i], numbers[0], rule.affine(h_i, x0, *numbers, 0.01))
+            rule.advance_(row, g[i], numbers[0], rule.affine(rule.Terms(x0, h_i, *numbers, 0.01)))
             close(moved[i], row)
             close(duals[i], rule.dual_step(h_i, row - x0, float(alpha[i])))
             close(duals[i], h_i + float(alpha[i]) * (x0 - row))
             close(anchors[i], row - 0.6 * lam_i[i])
 
 
-@pytest.mark.parametrize("own_anchors", [False, True])
-def test_the_sums_a_block_sends_are_those_of_steps_19_and_20(own_anchors):
-    delta, move = block(0, M, P), block(1, M, P)
-    a, w = (column.view(M) for column in columns(2, 2))
-    dual_sum, model_sum = rule.weighted_sums(a, w, delta, move if own_anchors else delta)
-    close(dual_sum, sum(a[i] * delta[i] for i in range(M)))
-    close(model_sum, sum(w[i] * (move if own_anchors else delta)[i] for i in range(M)))
+def weighted(weights, delta):
+    total = torch.zeros(P, dtype=delta.dtype)
+    rule.add_weighted_(total, np.asarray(weights), delta)
+    return total
+
+
+def test_the_sums_a_block_sends_are_those_of_steps_19_and_20():
+    delta, (w,) = block(0, M, P), columns(2, 1)
+    close(weighted(w.view(M), delta), sum(w[i] * delta[i] for i in range(M)))
+    close(weighted(w[0], delta[:1]), w[0] * delta[0])
 
 
 @settings(max_examples=50, deadline=None)
@@ -76,12 +83,11 @@ def test_the_sums_a_block_sends_are_those_of_steps_19_and_20(own_anchors):
 def test_sums_over_parts_of_a_cohort_add_up_to_those_of_the_whole(seed, clients, cuts):
     rng = np.random.default_rng(seed)
     delta = torch.tensor(rng.standard_normal((clients, P)))
-    a, w = (torch.tensor(rng.uniform(0, 2, clients)) for _ in range(2))
+    w = torch.tensor(rng.uniform(0, 2, clients))
     order = torch.tensor(rng.permutation(clients))
     parts = [part for part in torch.tensor_split(order, sorted(min(cut, clients) for cut in cuts)) if len(part)]
-    added = sum(rule.weighted_sums(a[part], w[part], delta[part], delta[part]) for part in parts)
-    whole = rule.weighted_sums(a, w, delta, delta)
-    assert float((added - whole).abs().max()) <= 1e-12
+    added = sum(weighted(w[part], delta[part]) for part in parts)
+    assert float((added - weighted(w, delta)).abs().max()) <= 1e-12
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1.0])
@@ -89,7 +95,7 @@ def test_the_servers_dual_moves_by_the_weighted_changes_of_the_clients(sigma):
     lam_i, lam, delta = block(0, M, P), block(1, P), block(2, M, P)
     omega, (alpha,) = torch.tensor([0.1, 0.2, 0.3, 0.15], dtype=torch.float64), columns(3, 1)
     change = rule.dual_step(rule.correction(lam_i, lam, sigma), delta, alpha) - lam_i
-    dual_sum, _ = rule.weighted_sums(omega * alpha.view(M), omega, delta, delta)
+    dual_sum = weighted(omega * alpha.view(M), delta)
     close(rule.server_dual(lam, dual_sum, sigma, float(omega.sum())), lam + omega @ change)
 
 

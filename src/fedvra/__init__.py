@@ -25,6 +25,7 @@ _HOMES = {
     "fedvra.cohort": ["Cohort"],
     "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "split"],
     "fedvra.data.partitions": [
+        "Partition",
         "IID",
         "ByColumn",
         "Dirichlet",
@@ -36,6 +37,7 @@ _HOMES = {
     "fedvra.errors": ["DivergedError", "FedvraError", "UsageError"],
     "fedvra.history": ["History"],
     "fedvra.observers": ["Observer", "StationarityGap"],
+    "fedvra.problems.base": ["SolverSettings"],
     "fedvra.problems.quadratic": ["Quadratic"],
     "fedvra.problems.supervised": ["Supervised"],
     "fedvra.projections": [

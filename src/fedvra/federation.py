@@ -19,7 +19,7 @@ from fedvra import rule
 from fedvra.algorithms.base import Algorithm
 from fedvra.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_workers
-from fedvra.engines.worker import MAX_PARTS, Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker
+from fedvra.engines.worker import MAX_PARTS, MIN_PARTS, Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker
 from fedvra.errors import DivergedError, require
 from fedvra.observers import Observer
 from fedvra.problems.base import Block, Problem, SolverSettings
@@ -275,9 +275,10 @@ class Federation:
         """Have the local work done, take the server's step, commit; returns each client's training loss."""
         keep = counted.astype(np.float64)
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
-        size = max(self.solver.width, -(-len(cohort) // MAX_PARTS))
+        size = max(min(self.solver.width, -(-len(cohort) // MIN_PARTS)), -(-len(cohort) // MAX_PARTS))
         parts = [order[k : k + size] for k in range(0, len(cohort), size)]
         slots = {name: self._stage(name, cohort, row) for name in ("duals", "anchors", "aux", "y")}
+        ratio = _common_ratio(row.alpha, row.w) if "anchors" not in self.stores else None
         tasks = [
             LocalTask(
                 part=k,
@@ -288,6 +289,7 @@ class Federation:
                 alpha=row.alpha[part],
                 dual_weight=(keep * cohort.omega * row.alpha)[part],
                 model_weight=(keep * cohort.omega * row.w)[part],
+                dual_ratio=ratio,
                 aux_weight=(keep * cohort.omega)[part],
                 sigma=row.sigma,
                 decay=self.experiment.problem.decay,
@@ -304,7 +306,7 @@ class Federation:
         for part, values in zip(parts, self.engine.map(tasks), strict=True):
             losses[part] = values
         if keep.any():
-            self._server_step(cohort, row, keep, len(parts))
+            self._server_step(cohort, row, keep, len(parts), ratio)
         for name, staged in slots.items():
             if staged is not None:
                 self.stores[name].commit(cohort.clients[counted])
@@ -319,9 +321,12 @@ class Federation:
         read, write = self.stores[name].stage(cohort.clients)
         return Slots(read, write, self.stores[name].addresses())
 
-    def _server_step(self, cohort: Cohort, row: rule.Coefficients, keep: Floats, parts: int) -> None:
+    def _server_step(
+        self, cohort: Cohort, row: rule.Coefficients, keep: Floats, parts: int, ratio: float | None
+    ) -> None:
         state, board = self.state, self.board
-        dual_sum, model_sum = board.sums[:parts].sum(0)
+        model_sum = board.sums[:parts, 0].sum(0)
+        dual_sum = board.sums[:parts, 1].sum(0) if ratio is None else ratio * model_sum
         totals = rule.Totals(float(keep @ cohort.omega), float(keep @ (cohort.omega * cohort.steps)))
         state.lam = rule.server_dual(state.lam, dual_sum, row.sigma, totals.omega)
         if row.communicates:
@@ -384,6 +389,14 @@ def _subset(cohort: Cohort, mask: Any) -> Cohort:
 
 def _slots_of(slots: Slots | None, part: Ints) -> Slots | None:
     return None if slots is None else Slots(slots.read[part], slots.write[part], slots.segments)
+
+
+def _common_ratio(alpha: Floats, w: Floats) -> float | None:
+    """alpha_i / w_i where it is one number for all: the sums of steps 19 and 20 are then multiples of each other."""
+    if not w.all():
+        return None
+    ratio = alpha / w
+    return float(ratio[0]) if np.all(ratio == ratio[0]) else None
 
 
 def _likely_knob(algorithm: Algorithm) -> str:

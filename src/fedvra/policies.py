@@ -5,16 +5,31 @@ A policy is any function of a :class:`~fedvra.cohort.Cohort` that returns one nu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from fedvra.cohort import Cohort, Floats, Setting
 from fedvra.errors import UsageError
 
 
-def inverse_p(cohort: Cohort) -> Floats:
-    """d_i = 1/p_i^r: makes the expected global model that of full participation, for any sampler (Remark 1)."""
-    return 1.0 / cohort.p
+@dataclass(frozen=True, repr=False)
+class Policy:
+    """A function of the cohort with a name, so that settings print and save as what they are."""
+
+    name: str
+    function: Callable[[Cohort], Floats]
+
+    def __call__(self, cohort: Cohort) -> Floats:
+        return self.function(cohort)
+
+    def __repr__(self) -> str:
+        return self.name
 
 
-POLICIES = {"1/p": inverse_p}
+inverse_p = Policy("1/p", lambda cohort: 1.0 / cohort.p)
+"""d_i = 1/p_i^r: makes the expected global model that of full participation, for any sampler (Remark 1)."""
+
+POLICIES = {policy.name: policy for policy in (inverse_p,)}
 """Policies by the name they have on the command line and in config.yaml."""
 
 

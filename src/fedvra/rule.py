@@ -78,6 +78,27 @@ class Coefficients:
     """False: the clients go on by themselves this round and the server hears nothing (FedPD)."""
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What step 11 adds to the gradient of one client, or of a block of clients [M, P] with coefficients as columns [M, 1].
+
+    x <- x - eta*(g + decay*x - h + gamma*(x - anchor))
+    """
+
+    anchor: Tensor
+    """x0 [P]; or [M, P] where clients have anchors of their own."""
+    h: Tensor | None
+    """The correction h_i; None where there are no duals."""
+    eta: float | Tensor
+    gamma: float | Tensor
+    decay: float = 0.0
+    """Weight decay, part of f_i."""
+
+    @property
+    def pulled(self) -> bool:
+        return isinstance(self.gamma, Tensor) or self.gamma != 0
+
+
 class Affine(NamedTuple):
     """Step 11 as x <- rho*x - eta*g + c, with c constant over a client's local steps (None where it is zero)."""
 
@@ -103,17 +124,26 @@ def local_step(
     return x - eta * (g + decay * x - h + gamma * (x - x0))
 
 
-def affine(
-    h: Tensor | None, x0: Tensor, eta: float | Tensor, gamma: float | Tensor, decay: float = 0.0, pulled: bool = True
-) -> Affine:
-    """Step 11 solved for x: rho = 1 - eta*(gamma + decay), c = eta*(h + gamma*x0). The same step, one pass instead of four.
+def affine(terms: Terms) -> Affine:
+    """Step 11 solved for x: rho = 1 - eta*(gamma + decay), c = eta*(h + gamma*anchor). One pass instead of four."""
+    rho = 1 - terms.eta * (terms.gamma + terms.decay)
+    if terms.h is None:
+        return Affine(rho, terms.eta * terms.gamma * terms.anchor if terms.pulled else None)
+    if not terms.pulled:
+        return Affine(rho, terms.eta * terms.h)
+    if isinstance(terms.gamma, Tensor) or isinstance(terms.eta, Tensor):
+        return Affine(rho, terms.eta * (terms.h + terms.gamma * terms.anchor))
+    return Affine(rho, torch.add(terms.h, terms.anchor, alpha=terms.gamma).mul_(terms.eta))
 
-    ``h`` None means no correction, ``pulled`` False that gamma is zero: with both there is nothing to add.
-    """
-    rho = 1 - eta * (gamma + decay)
-    if h is None:
-        return Affine(rho, eta * gamma * x0 if pulled else None)
-    return Affine(rho, eta * (h + gamma * x0) if pulled else eta * h)
+
+def first_move_(delta: Tensor, terms: Terms) -> None:
+    """Step 11 at x = anchor less its gradient, as a move: delta = eta*(h - decay*anchor). The pull is zero there."""
+    if terms.h is None:
+        torch.mul(terms.anchor.expand_as(delta), -terms.eta * terms.decay, out=delta)
+    else:
+        torch.mul(terms.h, terms.eta, out=delta)
+        if terms.decay:
+            delta.sub_(terms.eta * terms.decay * terms.anchor)
 
 
 def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: Affine) -> None:
@@ -139,15 +169,15 @@ def dual_step(h: Tensor, delta: Tensor, alpha: float | Tensor, out: Tensor | Non
     return torch.sub(h, delta, alpha=alpha, out=out)
 
 
-def weighted_sums(dual_weight_M: Tensor, model_weight_M: Tensor, delta_MP: Tensor, move_MP: Tensor) -> Tensor:
-    """[sum_i omega_i*alpha_i*D_i; sum_i omega_i*w_i*(x_i - x0)] of a block, as [2, P].
+def add_weighted_(total_P: Tensor, weights_M: Floats, delta_MP: Tensor) -> None:
+    """total += sum_i weight_i*D_i, the sums of steps 19 (weight omega*alpha) and 20 (weight omega*w).
 
-    ``move`` is x_i - x0 and is ``delta`` itself unless clients have anchors of their own; then one pass does both. Partial
-    sums over parts of a cohort add up to those of the whole: they may be formed anywhere.
+    Partial sums over parts of a cohort add up to those of the whole: they may be formed anywhere.
     """
-    if move_MP is delta_MP:
-        return torch.stack((dual_weight_M, model_weight_M)) @ delta_MP
-    return torch.stack((dual_weight_M @ delta_MP, model_weight_M @ move_MP))
+    if len(weights_M) == 1:
+        total_P.add_(delta_MP[0], alpha=float(weights_M[0]))
+    else:
+        torch.addmv(total_P, delta_MP.T, torch.as_tensor(weights_M, dtype=total_P.dtype), out=total_P)
 
 
 def server_dual(lam: Tensor, dual_sum: Tensor, sigma: float, omega: float) -> Tensor:

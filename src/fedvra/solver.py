@@ -1,20 +1,28 @@
-"""Local steps on a model: batches in, Q_i steps of the affine form of step 11, for one client after the other."""
+"""Local steps on a model, by one of three paths that agree up to rounding.
+
+``traced``: one client at a time, each step a replay of recorded calls (``fedvra.replay``). ``block``: several clients at once,
+for small models, where a kernel call costs more than its arithmetic. ``eager``: autograd, for every model that the others
+refuse. Which path a model takes follows from the model and the batch size alone, never from timings or from what a worker did
+before, so that the same run gives the same bits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedvra import rule
 from fedvra.cohort import Floats, Ints
-from fedvra.data.batches import batch_schedule
 from fedvra.data.dataset import FederatedData
+from fedvra.errors import require
+from fedvra.feed import Feed
 from fedvra.flat import FlatSpec
-from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, SolverSettings
-from fedvra.rule import Affine, advance_
+from fedvra.problems.base import Block, Evaluation, Private, Solver, SolverSettings
+from fedvra.replay import CannotReplayError, Program, trace_block, trace_step
 from fedvra.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -22,52 +30,263 @@ if TYPE_CHECKING:
 
 TEST_PART = 1000
 """Test samples evaluated at once; fixed, so that sums come out the same however many workers share them."""
+BLOCK_WORK = 2_000_000
+"""Parameters x batch size up to which a block of clients beats one at a time (measured: docs/performance.md)."""
+BLOCK_NUMBERS = 2_000_000
+"""Numbers in a block's [M, P]: more no longer fits the caches."""
+BLOCK_MOST = 16
+SMALL_PROGRAM = 8 << 20
+"""Bytes of buffers up to which every batch shape gets a program of its own; beyond it odd shapes go the eager path."""
+PATHS = ("auto", "eager", "traced", "block")
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
 
-class Batches:
-    """A client's batches in one round, drawn from streams keyed by (seed, round, client)."""
-
-    def __init__(self, data: FederatedData, batch_size: int | None, dtype: torch.dtype) -> None:
-        self.data, self.batch_size, self.dtype = data, batch_size, dtype
-
-    def of(self, round: int, seed: int, client: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(inputs, targets) of each step: a fresh permutation per epoch, augmented batch by batch."""
-        dataset, part = self.data.dataset, torch.from_numpy(self.data.part(client))
-        augmented = dataset.transform.augments
-        rng = stream(seed, Purpose.AUGMENT, round, client) if augmented else None
-        schedule = batch_schedule(len(part), self.batch_size, steps, stream(seed, Purpose.BATCHES, round, client))
-        for index in schedule:
-            rows = part[torch.from_numpy(index)]
-            yield dataset.transform(dataset.inputs[rows], rng, self.dtype), dataset.targets[rows]
-
-
-class SupervisedSolver(LocalSolver):
-    """Autograd, one client at a time: works for every module."""
+class SupervisedSolver(Solver):
+    """Minibatch steps on ``Supervised``."""
 
     def __init__(self, problem: Supervised, data: FederatedData, settings: SolverSettings) -> None:
+        require(settings.path in PATHS, f"path must be one of {', '.join(PATHS)}, got {settings.path!r}.")
+        require(
+            settings.precision in PRECISIONS,
+            f"precision must be one of {', '.join(PRECISIONS)}, got {settings.precision!r}.",
+        )
         self.problem, self.data = problem, data
         self.module = problem.module()
+        self.module.train()
         self.spec = FlatSpec.of_parameters(self.module)
         self.aux_spec = FlatSpec.of_float_buffers(self.module)
-        self.batches = Batches(data, settings.batch_size, self.spec.dtype)
-        self.gradient = torch.zeros(self.spec.size, dtype=self.spec.dtype)
+        convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
+        colours = data.dataset.inputs.ndim == 4 and data.dataset.inputs.shape[1] > 1
+        self.compute = PRECISIONS[settings.precision]
+        dtype = self.compute or self.spec.dtype
+        self.feed = Feed(data, settings.batch_size, dtype, channels_last=convolves and colours)
         test = data.dataset.test_inputs
         self.test_parts = 0 if test is None else -(-len(test) // TEST_PART)
 
-    def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
-        (client,), (steps,), (eta,) = block.clients, block.steps, block.eta
-        self._point_at(x_MP[0], None if private.aux is None else private.aux[0])
-        self.module.train()
-        torch.manual_seed(int(stream(block.seed, Purpose.MODEL_NOISE, block.round, client).integers(2**62)))
+        self._gradient = torch.zeros(self.spec.size, dtype=self.spec.dtype)
+        self._anchor = self.spec.gather(self.module)
+        self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._programs: dict[tuple[object, ...], Program | None] = {}
+        self.reason = ""
+        """Why the path is not a faster one."""
+        self.path, self.width = self._choose(settings, convolves)
+
+    # -- which path -----------------------------------------------------------------------------------------------------
+
+    def _choose(self, settings: SolverSettings, convolves: bool) -> tuple[str, int]:
+        if settings.path == "eager":
+            return "eager", 1
+        if self.aux_spec.size:
+            self.reason = "the model has float buffers that training changes"
+            return "eager", 1
+        try:
+            self._program(self._usual_batch(), 1, shared=False)
+        except CannotReplayError as refusal:
+            self.reason = str(refusal)
+            return "eager", 1
+        width = self._block_width(settings, convolves)
+        if width == 1:
+            return "traced", 1
+        try:
+            self._program(self._usual_batch(), width, shared=False)
+        except CannotReplayError as refusal:
+            self.reason = str(refusal)
+            return "traced", 1
+        return "block", width
+
+    def _block_width(self, settings: SolverSettings, convolves: bool) -> int:
+        if settings.path == "traced" or self.compute is not None:
+            return 1
+        if settings.path == "block" or settings.block:
+            return settings.block or BLOCK_MOST
+        size = self.spec.size
+        if convolves or size * len(self._usual_batch()) > BLOCK_WORK:
+            return 1
+        return max(1, min(BLOCK_MOST, BLOCK_NUMBERS // size))
+
+    def _usual_batch(self) -> Ints:
+        """The samples of an ordinary batch: what the path is chosen for."""
+        largest = int(np.argmax(self.data.sizes))
+        return self.data.part(largest)[: self.feed.batch_size]
+
+    # -- steps 9-13 -----------------------------------------------------------------------------------------------------
+
+    def solve(self, terms: rule.Terms, private: Private, block: Block) -> tuple[Tensor, Floats]:
+        x, delta = self._buffer(len(block.clients))
+        schedules = [self.feed.schedule(block, int(c), int(q)) for c, q in zip(block.clients, block.steps, strict=True)]
+        if len(schedules) > 1 and self.path == "block" and _same_shapes(schedules):
+            with torch.no_grad():
+                return delta, self._solve_block(terms, block, schedules, x, delta)
+        losses = np.empty(len(schedules))
+        for k, schedule in enumerate(schedules):
+            one = _client_terms(terms, k)
+            row, aux = delta[k : k + 1], None if private.aux is None else private.aux[k]
+            if self.path == "eager":
+                losses[k] = self._eager(one, block, k, schedule, x[:1], aux)
+                torch.sub(x[:1], one.anchor, out=row)
+            else:
+                with torch.no_grad():
+                    losses[k] = self._traced(one, block, k, schedule, row)
+        return delta, losses
+
+    def _traced(self, terms: rule.Terms, block: Block, k: int, schedule: list[Ints], delta: Tensor) -> float:
+        client, eta = int(block.clients[k]), float(block.eta[k])
+        rng = self.feed.augmentation(block, client)
+        if len(schedule) == 1 and terms.anchor.ndim == 1:
+            program = self._program(schedule[0], 1, shared=True)
+            if program is not None:
+                _, out = self._buffer(1)
+                self._anchor.copy_(terms.anchor)
+                self._fill(program, schedule[0], rng)
+                rule.first_move_(out, terms)
+                program.run(1.0, eta, None)
+                if out.data_ptr() != delta.data_ptr():
+                    delta.copy_(out)
+                return float(program.loss)
+        programs = [self._program(rows, 1, shared=False) for rows in schedule]  # tracing uses x: not while it is in use
+        x = self._buffer(1)[0]
+        x.copy_(terms.anchor)
+        step = rule.affine(terms)
+        c = None if step.c is None else step.c.view(-1)
         total = torch.zeros((), dtype=torch.float64)
-        for inputs, targets in self.batches.of(block.round, block.seed, int(client), int(steps)):
-            self.gradient.zero_()
+        source = _Epoch(self.feed, schedule) if rng is None else None
+        for t, (rows, program) in enumerate(zip(schedule, programs, strict=True)):
+            if program is None:
+                total += self._autograd_step(x, self.feed.inputs(rows, rng), self.feed.targets(rows), eta, step)
+                continue
+            if source is None:
+                self._fill(program, rows, rng)
+            else:
+                source.fill(program, t)
+            program.run(step.rho, eta, c)
+            total += program.loss
+        torch.sub(x, terms.anchor, out=delta)
+        return float(total) / len(schedule)
+
+    def _solve_block(
+        self, terms: rule.Terms, block: Block, schedules: list[list[Ints]], x: Tensor, delta: Tensor
+    ) -> Floats:
+        """All clients in step; one that has done its Q_i steps is noted down and goes on with nobody watching."""
+        steps = block.steps
+        generators = [self.feed.augmentation(block, int(c)) for c in block.clients]
+        uniform = isinstance(terms.eta, float) or bool((terms.eta == terms.eta[0]).all())
+        eta = float(block.eta[0]) if uniform else torch.as_tensor(block.eta, dtype=x.dtype)
+        if int(steps.max()) == 1 and uniform and terms.anchor.ndim == 1:
+            program = self._block_program(schedules, 0, shared=True)
+            self._anchor.copy_(terms.anchor)
+            self._fill_block(program, schedules, 0, generators)
+            rule.first_move_(delta, _with_eta(terms, float(block.eta[0])))
+            program.run(1.0, eta, None)
+            return program.loss.double().numpy()
+        programs = [self._block_program(schedules, t, shared=False) for t in range(int(steps.max()))]
+        x.copy_(terms.anchor)
+        step = rule.affine(terms)
+        rho: float | Tensor = step.rho
+        if isinstance(rho, Tensor):
+            rho = rho.expand(len(steps), 1)[:, 0]
+            if uniform and bool((rho == rho[0]).all()):
+                rho = float(rho[0])
+        if not (isinstance(rho, float) and uniform):
+            rho = torch.as_tensor(rho, dtype=x.dtype).expand(len(steps))
+            eta = torch.as_tensor(block.eta, dtype=x.dtype)
+        c = None if step.c is None else step.c.expand_as(x)
+        total = torch.zeros(len(steps), dtype=torch.float64)
+        for t, program in enumerate(programs):
+            self._fill_block(program, schedules, t, generators)
+            program.run(rho, eta, c)
+            total += program.loss * torch.from_numpy(steps > t)
+            for k in np.flatnonzero(steps == t + 1):
+                torch.sub(x[k], terms.anchor if terms.anchor.ndim == 1 else terms.anchor[k], out=delta[k])
+        return np.asarray(total.numpy() / steps)
+
+    def _eager(
+        self, terms: rule.Terms, block: Block, k: int, schedule: list[Ints], x: Tensor, aux_K: Tensor | None
+    ) -> float:
+        client, eta = int(block.clients[k]), float(block.eta[k])
+        rng = self.feed.augmentation(block, client)
+        torch.manual_seed(int(stream(block.seed, Purpose.MODEL_NOISE, block.round, client).integers(2**62)))
+        with torch.no_grad():
+            x.copy_(terms.anchor)
+            step = rule.affine(terms)
+        total = torch.zeros((), dtype=torch.float64)
+        for rows in schedule:
+            total += self._autograd_step(x, self.feed.inputs(rows, rng), self.feed.targets(rows), eta, step, aux_K)
+        return float(total) / len(schedule)
+
+    def _autograd_step(
+        self, x: Tensor, inputs: Tensor, targets: Tensor, eta: float, step: rule.Affine, aux_K: Tensor | None = None
+    ) -> Tensor:
+        self._point_at(x[0], aux_K)
+        self.module.train()
+        self._gradient.zero_()
+        with (
+            torch.enable_grad(),
+            torch.autocast("cpu", self.compute or torch.bfloat16, enabled=self.compute is not None),
+        ):
             loss = self.problem.loss(self.module(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
-                advance_(x_MP, self.gradient, float(eta), step)
-                total += loss.detach()
-        return np.array([float(total) / steps])
+        with torch.no_grad():
+            rule.advance_(x, self._gradient, eta, step)
+        return loss.detach()
+
+    # -- programs and their batches ---------------------------------------------------------------------------------------
+
+    def _program(self, rows: Ints, width: int, shared: bool) -> Program | None:
+        """The program for batches of this size: bound to x, or (``shared``) to the anchor and writing to delta.
+
+        None where the batch shape is an odd one and the model too large to keep a set of buffers for each.
+        """
+        key = (len(rows), width, shared)
+        if key not in self._programs:
+            self._programs[key] = self._trace(rows, width, shared)
+        return self._programs[key]
+
+    def _trace(self, rows: Ints, width: int, shared: bool) -> Program | None:
+        usual = self._programs.get((len(self._usual_batch()), 1, False))
+        if usual is not None and len(rows) != len(self._usual_batch()) and usual.nbytes() > SMALL_PROGRAM:
+            return None
+        x, delta = self._buffer(width)
+        x.copy_(self._anchor)
+        inputs, targets = self.feed.inputs(rows), self.feed.targets(rows)
+        if width == 1:
+            start, out = (self._anchor, delta[0]) if shared else (x[0], x[0])
+            return trace_step(self.module, self.problem.loss, inputs, targets, start, out, self.compute)
+        inputs = inputs.expand(width, *inputs.shape).contiguous()
+        targets = targets.expand(width, *targets.shape).contiguous()
+        start, out = (self._anchor, delta) if shared else (x, x)
+        return trace_block(self.module, self.problem.loss, inputs, targets, start, out)
+
+    def _block_program(self, schedules: list[list[Ints]], t: int, shared: bool) -> Program:
+        longest = max(schedules, key=len)
+        program = self._program(longest[t], len(schedules), shared)
+        assert program is not None  # a model that is blocked is small: each shape has its program
+        return program
+
+    def _fill(self, program: Program, rows: Ints, rng: np.random.Generator | None) -> None:
+        program.inputs.copy_(self.feed.inputs(rows, rng))
+        program.targets.copy_(self.feed.targets(rows))
+
+    def _fill_block(
+        self, program: Program, schedules: list[list[Ints]], t: int, generators: list[np.random.Generator | None]
+    ) -> None:
+        longest = max(schedules, key=len)  # also feeds those who have finished: any batch of the right size will do
+        batches = [schedule[t] if t < len(schedule) else longest[t] for schedule in schedules]
+        rows = np.concatenate(batches)
+        program.targets.copy_(self.feed.targets(rows).view(program.targets.shape))
+        if generators[0] is None:
+            program.inputs.copy_(self.feed.inputs(rows).view(program.inputs.shape))
+        else:
+            for k, batch in enumerate(batches):
+                program.inputs[k].copy_(self.feed.inputs(batch, generators[k]))
+
+    def _buffer(self, width: int) -> tuple[Tensor, Tensor]:
+        """x and delta [M, P], always the same memory for a given M: programs are bound to it."""
+        if width not in self._buffers:
+            shape = (width, self.spec.size)
+            self._buffers[width] = torch.zeros(shape, dtype=self.spec.dtype), torch.zeros(shape, dtype=self.spec.dtype)
+        return self._buffers[width]
+
+    # -- looking on -------------------------------------------------------------------------------------------------------
 
     def losses(self, x_P: Tensor, clients: Ints) -> Floats:
         values = np.zeros(len(clients))
@@ -89,6 +308,7 @@ class SupervisedSolver(LocalSolver):
         self._point_at(x_P, aux_K)
         self.module.eval()
         outputs = self.module(self.data.dataset.transform(inputs, None, self.spec.dtype))
+        self.module.train()
         loss = float(self.problem.loss(outputs, targets)) * len(targets)
         labels = outputs.ndim == 2 and not targets.is_floating_point()
         correct = float((outputs.argmax(1) == targets).sum()) if labels else float("nan")
@@ -96,7 +316,7 @@ class SupervisedSolver(LocalSolver):
 
     def _point_at(self, x_P: Tensor, aux_K: Tensor | None) -> None:
         """Let the module's parameters, gradients and buffers be views of the flat vectors: no copies in either direction."""
-        views, gradients = self.spec.views(x_P), self.spec.views(self.gradient)
+        views, gradients = self.spec.views(x_P), self.spec.views(self._gradient)
         for name, parameter in self.module.named_parameters():
             parameter.data = views[name]
             parameter.grad = gradients[name]
@@ -105,3 +325,52 @@ class SupervisedSolver(LocalSolver):
             for name, buffer in self.module.named_buffers():
                 if name in buffers:
                     buffer.data = buffers[name]
+
+
+class _Epoch:
+    """A client's samples made ready once, to be dealt into batches without further arithmetic."""
+
+    def __init__(self, feed: Feed, schedule: list[Ints]) -> None:
+        rows, places = np.unique(np.concatenate(schedule), return_inverse=True)
+        self.inputs = _channels_inside(feed.inputs(rows), feed.channels_last)
+        self.targets = feed.targets(rows)
+        self.channels_last = feed.channels_last
+        stops = np.cumsum([len(batch) for batch in schedule])
+        self.batches = [torch.from_numpy(index) for index in np.split(places, stops[:-1])]
+
+    def fill(self, program: Program, t: int) -> None:
+        index = self.batches[t]
+        torch.index_select(self.inputs, 0, index, out=_channels_inside(program.inputs, self.channels_last))
+        torch.index_select(self.targets, 0, index, out=program.targets)
+
+
+def _channels_inside(images: Tensor, channels_last: bool) -> Tensor:
+    """[B, C, H, W] in channels_last memory as the contiguous [B, H, W, C] that it is."""
+    return images.permute(0, 2, 3, 1) if channels_last else images
+
+
+def _same_shapes(schedules: list[list[Ints]]) -> bool:
+    """Whether the clients' batches have the same sizes, step by step, as far as each goes."""
+    longest = [len(batch) for batch in max(schedules, key=len)]
+    return all(len(batch) == longest[t] for schedule in schedules for t, batch in enumerate(schedule))
+
+
+def _client_terms(terms: rule.Terms, k: int) -> rule.Terms:
+    """One client's terms out of a block's."""
+    return rule.Terms(
+        terms.anchor if terms.anchor.ndim == 1 else terms.anchor[k : k + 1],
+        None if terms.h is None else terms.h[k : k + 1],
+        float(terms.eta[k]) if isinstance(terms.eta, Tensor) else terms.eta,
+        float(terms.gamma[k]) if isinstance(terms.gamma, Tensor) else terms.gamma,
+        terms.decay,
+    )
+
+
+def _with_eta(terms: rule.Terms, eta: float) -> rule.Terms:
+    return rule.Terms(terms.anchor, terms.h, eta, terms.gamma, terms.decay)
+
+
+def warn_if_slow(precision: str) -> None:
+    """bfloat16 pays only where the processor multiplies it natively."""
+    if precision == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        warnings.warn("this processor has no native bfloat16 arithmetic: float32 is faster here.", stacklevel=2)

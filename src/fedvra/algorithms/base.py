@@ -74,10 +74,9 @@ def beta(gamma: Setting, everyone: Everyone) -> float:
 
 
 def relative_penalty(gamma: Setting, cohort: Cohort, everyone: Everyone) -> Floats:
-    """beta*gamma_i: exactly 1 where gamma is one number for all, the limit gamma = 0 included."""
-    if isinstance(gamma, (int, float)):
-        return ones(cohort)
-    return beta(gamma, everyone) * resolve(gamma, cohort, "gamma")
+    """beta*gamma_i: exactly 1 where gamma is one number for all, and in the limit of gamma = 0 everywhere."""
+    factor = 0.0 if isinstance(gamma, (int, float)) else beta(gamma, everyone)
+    return factor * resolve(gamma, cohort, "gamma") if factor else ones(cohort)
 
 
 def zeros(cohort: Cohort) -> Floats:

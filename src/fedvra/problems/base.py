@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedvra.cohort import Floats, Ints
 from fedvra.errors import UsageError
-from fedvra.rule import Affine
+from fedvra.rule import Affine, Terms, affine
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,19 @@ class Stationarity(NamedTuple):
     """||y_i - P_Y(y_i - eta_y*grad_y f_i)||^2 / eta_y^2; 0 where there is no second block."""
 
 
-class LocalSolver(ABC):
-    """Takes local steps. One lives in each worker process; it may keep buffers, never state that outlives a call."""
+class Solver(ABC):
+    """Does local work. One lives in each worker process; it may keep buffers, never state that outlives a call."""
 
     width: int = 1
-    """How many clients ``run`` likes to be given at once; fixed for a run, so that results do not depend on the workers."""
+    """How many clients ``solve`` likes to be given at once; fixed for a run, so that results do not depend on the workers."""
     test_parts: int = 0
     """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
 
     @abstractmethod
-    def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
-        """Move each row of x by its Q_i steps x <- rho*x - eta*g + c, in place; what is private likewise.
+    def solve(self, terms: Terms, private: Private, block: Block) -> tuple[Tensor, Floats]:
+        """Each client's Q_i steps 11 from its anchor: the moves x_i - anchor [M, P], and the mean training losses [M].
 
-        A two-block problem takes its y-steps first, at the x it is given (steps 9-13 of Algorithm 3).
-
-        Returns the mean training loss over the steps of each client.
+        The moves may be the solver's own buffer, good until the next call. What is private is updated in place.
         """
 
     def initial_y(self, client: int) -> Tensor:
@@ -106,6 +104,24 @@ class LocalSolver(ABC):
     @abstractmethod
     def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
         """Accuracy and loss on one part of the test data."""
+
+
+class LocalSolver(Solver):
+    """A solver that takes its steps one after the other on x itself: all that most problems need to write is ``run``."""
+
+    def solve(self, terms: Terms, private: Private, block: Block) -> tuple[Tensor, Floats]:
+        x = terms.anchor.expand(len(block.clients), -1).clone()  # step 9
+        losses = self.run(x, private, block, affine(terms))
+        return x.sub_(terms.anchor), losses
+
+    @abstractmethod
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
+        """Move each row of x by its Q_i steps x <- rho*x - eta*g + c, in place; what is private likewise.
+
+        A two-block problem takes its y-steps first, at the x it is given (steps 9-13 of Algorithm 3).
+
+        Returns the mean training loss over the steps of each client.
+        """
 
 
 class Problem(ABC):
@@ -144,7 +160,7 @@ class Problem(ABC):
         """Raise UsageError where the problem does not fit the data."""
 
     @abstractmethod
-    def solver(self, data: Any, settings: SolverSettings) -> LocalSolver:
+    def solver(self, data: Any, settings: SolverSettings) -> Solver:
         """A solver for one worker process."""
 
     @abstractmethod

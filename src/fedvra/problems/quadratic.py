@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedvra.cohort import Floats, Ints
 from fedvra.errors import UsageError, require
-from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, Problem, SolverSettings
+from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, Problem, Solver, SolverSettings
 from fedvra.rule import Affine, advance_
 
 
@@ -66,7 +66,7 @@ class Quadratic(Problem):
     def check(self, data: Any, settings: SolverSettings) -> None:
         require(data is None, "Quadratic carries its own costs: leave data out.")
 
-    def solver(self, data: Any, settings: SolverSettings) -> LocalSolver:
+    def solver(self, data: Any, settings: SolverSettings) -> Solver:
         return _QuadraticSolver(self)
 
     def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:

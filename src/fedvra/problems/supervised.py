@@ -14,7 +14,7 @@ from fedvra.cohort import Ints
 from fedvra.data.dataset import FederatedData
 from fedvra.errors import UsageError, require
 from fedvra.flat import FlatSpec
-from fedvra.problems.base import LocalSolver, Problem, SolverSettings
+from fedvra.problems.base import Problem, Solver, SolverSettings
 from fedvra.streams import Purpose, stream
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -86,7 +86,7 @@ class Supervised(Problem):
             _refuse_buffers(module)
         _check_fit(module, self.loss, data)
 
-    def solver(self, data: FederatedData, settings: SolverSettings) -> LocalSolver:
+    def solver(self, data: FederatedData, settings: SolverSettings) -> Solver:
         from fedvra.solver import SupervisedSolver
 
         return SupervisedSolver(self, data, settings)

@@ -1,0 +1,114 @@
+"""Compiling: recorded calls as straight-line Python that writes every result where it lay the first time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from fedvra.replay.codegen import Code, Plain, Product
+from fedvra.replay.record import Call, CannotReplayError, aten, layout, memory, tensors_in
+
+# Values known from shapes alone.
+_FILLS = ("ones", "zeros", "full")
+_FROM_SHAPE = {"arange", "scalar_tensor", *_FILLS, *(f"{k}_like" for k in _FILLS), *(f"new_{k}" for k in _FILLS)}
+
+
+class Compiled(NamedTuple):
+    """A step as a function, as text, and all the tensors it is bound to."""
+
+    run: Callable[[Any, Any, Tensor | None], None]
+    source: str
+    tensors: list[Tensor]
+
+
+def compile_step(
+    calls: list[Call],
+    x: Tensor,
+    out: Tensor,
+    parameters: list[Tensor],
+    gradients: Sequence[Tensor | None],
+    batch: tuple[Tensor, Tensor],
+    loss: Tensor,
+    refresh: list[tuple[Tensor, Tensor]],
+) -> Compiled:
+    """The calls that matter, in place, and then the update of ``out``.
+
+    Args:
+        calls: what one forward and backward pass did.
+        x: the memory the parameters were read from, and ``out`` the memory that is updated.
+        parameters: the parameters' views of ``out``, and ``gradients`` what was found for them.
+        batch: the memory that inputs and targets are put into; ``loss`` where the loss comes out.
+        refresh: pairs (copy, master) to copy before anything else, for a network that computes in a lower precision.
+    """
+    given = {memory(x), *map(memory, batch)}
+    work = [c for c in calls if not c.is_view]
+    for c in work:
+        if c.in_place and c.writes & given:
+            raise CannotReplayError(f"{c.func} writes to the parameters or to the batch")
+    products, others, absorbed = _updates(work, parameters, gradients, memory(x))
+    wanted = {memory(t) for _, a, b in products for t in (a, b)} | {memory(g) for _, g in others if g is not None}
+    wanted.add(memory(loss))
+    code = Code([c for c in calls if c.is_view])
+    for low, master in refresh:
+        code.line(f"{code.name(low)}.copy_({code.name(master)})")
+    code.replay(_varying(_live(work, absorbed, set(wanted)), given), wanted)
+    code.update(out, products, others)
+    return Compiled(code.function(), code.source(), tensors_in(list(code.bound.values())))
+
+
+def _updates(
+    work: list[Call], parameters: list[Tensor], gradients: Sequence[Tensor | None], x: int
+) -> tuple[list[Product], list[Plain], set[int]]:
+    """Gradients that are products A @ B read by nobody else, as (parameter, A, B); the others; the calls thus absorbed."""
+    makers = {m: c for c in work for m in c.writes}
+    uses = Counter(m for c in work for m in c.reads) + Counter(memory(g) for g in gradients if g is not None)
+    products: list[Product] = []
+    others: list[Plain] = []
+    absorbed: set[int] = set()
+    for parameter, g in zip(parameters, gradients, strict=True):
+        if g is None:
+            others.append((parameter, None))
+            continue
+        if memory(g) == x:
+            raise CannotReplayError("a gradient is a view of the parameters")
+        maker = makers.get(memory(g))
+        if (
+            maker
+            and maker.func in (aten.mm.default, aten.bmm.default)
+            and uses[memory(g)] == 1
+            and g.dtype == parameter.dtype
+        ):
+            (product,), (a, b) = maker.outputs, maker.args
+            # An operand inside x itself (factorised weights) would already be updated when it is read: not fused.
+            if x not in maker.reads and layout(g) in (layout(product), layout(product.mT)):
+                flip = layout(g) != layout(product)
+                products.append((parameter, b.mT, a.mT) if flip else (parameter, a, b))
+                absorbed.add(id(maker))
+                continue
+        others.append((parameter, g))
+    return products, others, absorbed
+
+
+def _live(work: list[Call], absorbed: set[int], wanted: set[int]) -> list[Call]:
+    """The calls that write something read later."""
+    live = []
+    for c in reversed(work):
+        if id(c) not in absorbed and c.writes & wanted:
+            live.append(c)
+            wanted |= c.reads
+    return live[::-1]
+
+
+def _varying(live: list[Call], given: set[int]) -> list[Call]:
+    """Without the calls whose results are the same at every step: their memory keeps the value."""
+    changed_later = {m for c in live if c.in_place for m in c.writes}
+    varying, kept = set(given), []
+    for c in live:
+        fixed = c.name in _FROM_SHAPE or not c.reads & varying
+        if not fixed or c.writes & changed_later:
+            varying |= c.writes
+            kept.append(c)
+    return kept
