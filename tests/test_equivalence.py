@@ -132,6 +132,27 @@ def test_fedvra_with_everything_different(seed):
     assert_same(history, textbook.fedvra(*c.parts(), eta=eta, gamma=gamma, a=a, d=d, omega=omega))
 
 
+OFF_AND_ON = np.repeat([0.0, 1.5, 0.0], [5, 7, 8])[:, None] * np.ones(6)
+
+
+@pytest.mark.parametrize(
+    ("a", "d"),
+    [
+        (1, 0),
+        ([0, 1, 2, 0, 1, 2], 1.3),
+        (1, [0, 1, 0, 1, 0, 1]),
+        (OFF_AND_ON, 1.3),
+        (1, OFF_AND_ON),
+        (OFF_AND_ON, OFF_AND_ON),
+    ],
+    ids=["no d", "some without a", "some without d", "a comes and goes", "d comes and goes", "both come and go"],
+)
+def test_fedvra_where_a_or_d_is_zero_for_some_or_for_a_while(a, d):
+    c, omega = case(), unequal_weights(6)
+    history = simulate(fv.FedVRA(gamma=0.5, a=a, d=d), c, ETA, weights=omega)
+    assert_same(history, textbook.fedvra(*c.parts(), eta=ETA, gamma=0.5, a=a, d=d, omega=omega))
+
+
 def test_settings_as_functions_of_the_cohort_equal_the_same_settings_as_tables():
     c, omega = case(), unequal_weights(6)
     p = np.random.default_rng(7).uniform(0.3, 1.0, (c.rounds, c.clients))
