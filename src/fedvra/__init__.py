@@ -40,6 +40,7 @@ _HOMES = {
     "fedvra.problems.base": ["SolverSettings"],
     "fedvra.problems.quadratic": ["Quadratic"],
     "fedvra.problems.supervised": ["Supervised"],
+    "fedvra.problems.two_block": ["TwoBlock"],
     "fedvra.projections": [
         "Affine",
         "Ball",
@@ -61,6 +62,7 @@ _HOMES = {
         "Uniform",
         "Weighted",
     ],
+    "fedvra.theory": ["Theorem2"],
     "fedvra.train": ["simulate"],
     "fedvra.work": ["Epochs", "RandomEpochs", "Speeds", "Steps"],
 }

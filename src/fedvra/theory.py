@@ -1,0 +1,175 @@
+"""The paper's theorems as something to compute with: do their conditions hold, and what do they then promise?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from fedvra.cohort import Floats
+from fedvra.errors import UsageError, require
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """An inequality left <= right that must hold for every client; both sides as arrays over the clients [N]."""
+
+    name: str
+    formula: str
+    left: Floats
+    right: Floats
+
+    @property
+    def holds(self) -> bool:
+        return bool(np.all(self.left <= self.right))
+
+    @property
+    def share(self) -> float:
+        """The share of clients for which it holds."""
+        return float(np.mean(self.left <= self.right))
+
+    def __str__(self) -> str:
+        worst = int(np.argmax(self.left - self.right))
+        sides = f"{self.left[worst]:.3g} <= {self.right[worst]:.3g}"
+        return f"{'holds' if self.holds else 'FAILS'}  {self.name}: {self.formula}  (worst client: {sides})"
+
+
+def discounted_steps(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
+    """Q~ = (1 - (1 - gamma*eta)^Q) / (gamma*eta): what Q steps amount to under the pull towards x0; Q itself where gamma = 0.
+
+    >>> discounted_steps(np.array([0.0, 0.5]), np.array([0.1, 1.0]), np.array([3.0, 2.0]))
+    array([3. , 1.5])
+    """
+    pull = gamma * eta
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(pull > 0, -np.expm1(steps * np.log1p(-np.minimum(pull, 1.0))) / pull, steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Theorem2:
+    r"""The setting of FedVRA-U in one round, under the paper's Theorem 2 (exact gradients: :math:`\sigma = 0`).
+
+    Args:
+        L: Lipschitz constant of the gradient of f_i, both blocks together.
+        p: probability that the client takes part, less than 1.
+        gamma, eta, a, d, steps: as in FedVRA; ``steps`` is Q_i.
+        lr_y, steps_y: eta_y and Q_y.
+        omega: weights, summing to 1; equal if left out.
+
+    Each is a number or one per client.
+
+    >>> setting = Theorem2.feasible(L=[1.0, 2.0], p=0.5, steps=5)
+    >>> all(condition.holds for condition in setting.conditions())
+    True
+
+    Departures from the paper. (1) Its third condition, with 400/C_2^2, is enough for its proof only where p^2(1-p) >= 1/16,
+    that is for p from about 0.3 to 0.92, and not for the p = 0.1 of its experiments; both forms are given here. (2) Its D_3
+    sums ratios over the clients, of which the greatest is enough, and a factor 4 was lost from the first;
+    :meth:`rate_constant` is that greatest ratio.
+    """
+
+    L: Any
+    p: Any
+    gamma: Any
+    eta: Any
+    a: Any
+    d: Any
+    steps: Any
+    lr_y: Any
+    steps_y: Any = 1
+    omega: Any = None
+
+    def __post_init__(self) -> None:
+        weights = np.asarray(1.0 if self.omega is None else self.omega, dtype=np.float64)
+        given = {f.name: np.asarray(getattr(self, f.name), dtype=np.float64) for f in fields(self) if f.name != "omega"}
+        try:
+            N = np.broadcast_shapes(*(value.shape for value in given.values()), weights.shape, (1,))
+        except ValueError:
+            shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in given.items())
+            raise UsageError(f"settings must be numbers or one per client; got {shapes}.") from None
+        for name, value in given.items():
+            require(bool(np.all(np.isfinite(value) & (value > 0))), f"{name} must be finite and > 0, got {value}.")
+            object.__setattr__(self, name, np.broadcast_to(value, N))
+        object.__setattr__(self, "omega", np.broadcast_to(weights, N) / np.broadcast_to(weights, N).sum())
+
+    @classmethod
+    def feasible(
+        cls, L: Any, p: Any, steps: Any, steps_y: Any = 1, a: float = 9.0, d: float = 1.0, omega: Any = None
+    ) -> Theorem2:
+        """gamma, eta and lr_y that satisfy every condition, for given a and d.
+
+        (a + d)*gamma*eta*Q~ = 1 fixes gamma*eta, and with it C_2 = a/(a + d); then each condition says what is left. A
+        millionth is given away, so that rounding does not decide.
+        """
+        L, p, steps = (np.asarray(value, dtype=np.float64) for value in (L, p, steps))
+        require(bool(np.all((p > 0) & (p < 1))), f"Theorem 2 needs probabilities between 0 and 1, got {p}.")
+        pull = -np.expm1(np.log1p(-1 / (a + d)) / steps)
+        gamma = (L / 2 + 9 * L * (a + d) / (a * p * np.sqrt(1 - p))) * (1 + 1e-6)
+        draft = cls(L, p, gamma, pull / gamma * (1 - 1e-7), a, d, steps, 1.0, steps_y, omega)
+        bounds = [condition.left for condition in draft.conditions() if condition.name.startswith("lr_y")]
+        return cls(L, p, gamma, draft.eta, a, d, steps, (1 - 1e-7) / np.maximum(*bounds), steps_y, omega)
+
+    @property
+    def beta(self) -> float:
+        """1 / sum_i omega_i*gamma_i."""
+        return 1 / float(self.omega @ self.gamma)
+
+    @property
+    def c1(self) -> Floats:
+        """C_1 = (a + d)*gamma*eta*Q~."""
+        return np.asarray((self.a + self.d) * self._pull)
+
+    @property
+    def c2(self) -> Floats:
+        """C_2 = a*gamma*eta*Q~: the share of the fresh gradient in the new dual."""
+        return np.asarray(self.a * self._pull)
+
+    def conditions(self) -> list[Condition]:
+        L, p, C2, ones = self.L, self.p, self.c2, np.ones_like(self.L)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            penalty = L / 2 + 9 * L / (p * C2 * np.sqrt(np.maximum(1 - p, 0)))
+            printed = L + 4 * self.beta * self.steps_y * L**2 * (1 + 400 / C2**2)
+            proved = L + 2 * self._y_curvature
+        discounted = self._pull / (self.gamma * self.eta)
+        return [
+            Condition("participation", "p < 1", p, np.nextafter(ones, 0)),
+            Condition("gamma", "L/2 + 9L/(p C2 sqrt(1-p)) <= gamma", penalty, self.gamma),
+            Condition("eta, smoothness", "sqrt(6) eta Q~ L <= 1", np.sqrt(6) * self.eta * discounted * L, ones),
+            Condition("eta, pull", "gamma eta <= 1", self.gamma * self.eta, ones),
+            Condition("eta, a and d", "C1 = (a+d) gamma eta Q~ <= 1", self.c1, ones),
+            Condition("lr_y, as printed", "L + 4 beta Q_y L^2 (1 + 400/C2^2) <= 1/eta_y", printed, 1 / self.lr_y),
+            Condition("lr_y, as proved", "L + 2 V <= 1/eta_y", proved, 1 / self.lr_y),
+        ]
+
+    def potential(self, cost: float, xi: Floats) -> float:
+        """P^r = f(x0, y) + sum_i omega_i * 8 beta Xi_i/(p C2 (1-p)), with Xi_i = ||grad_x f_i(x0, y_i) - lam_i||^2."""
+        return cost + float(self.omega @ (8 * self.beta * xi / (self.p * self.c2 * (1 - self.p))))
+
+    def rate_constant(self) -> float:
+        """D with G^r <= D*(P^r - P^{r+1}) in the mean, so that the mean of G^0..G^{R-1} is at most D*(P^0 - inf f)/R.
+
+        The greatest ratio of a term of the gap (Lemma on E[G^r]) to the same term of the potential's descent.
+        """
+        require(
+            all(c.holds for c in self.conditions() if "printed" not in c.name),
+            "the conditions of Theorem 2 do not hold.",
+        )
+        L, p, C1, C2, beta, Qy = self.L, self.p, self.c1, self.c2, self.beta, self.steps_y
+        duals = 2 * (1 + p - p * C1) / (beta * (p * C1 + (8 + p * C2 - 2 * p) * p * C2 / (4 * (1 - p))))
+        gap_y = (6 * Qy - 4) / self.lr_y**2 + 2 * (4 - C1) * Qy * L**2 - 4 * L**2
+        y = gap_y / (p / (2 * self.lr_y))
+        x = 2 / beta**2 / (1 / (4 * beta))
+        return float(max(duals.max(), y.max(), x))
+
+    @property
+    def _pull(self) -> Floats:
+        """gamma*eta*Q~ = 1 - (1 - gamma*eta)^Q."""
+        return np.asarray(self.gamma * self.eta * discounted_steps(self.gamma, self.eta, self.steps))
+
+    @property
+    def _y_curvature(self) -> Floats:
+        """V: what moving y costs the potential, per unit of sum_t ||y^{t+1} - y^t||^2."""
+        p, C2 = self.p, self.c2
+        duals = (4 + p * C2) ** 2 * (2 - C2) / ((p * C2) ** 2 * (1 - p))
+        return np.asarray(self.beta * self.steps_y * self.L**2 * (2 - self.c1 + duals))
