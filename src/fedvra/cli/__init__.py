@@ -53,7 +53,7 @@ class Verbs(click.Group):
             _fail(str(error), error.exit_code)
         except click.ClickException as error:
             where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "fedvra"
-            _fail(f"{error.format_message().removesuffix('.')}; see `{where} --help`.", error.exit_code)
+            _fail(f"{error.format_message().removesuffix('.')} (see `{where} --help`).", error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             _fail("interrupted; what was written so far stays readable.", 1)
         except BrokenPipeError:  # the reader has seen enough (`fedvra ... | head`)

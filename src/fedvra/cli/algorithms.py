@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -41,8 +42,6 @@ def command(as_json: bool) -> None:
 
 
 def _algorithms() -> list[dict[str, Any]]:
-    import inspect
-
     from fedvra.algorithms import REGISTRY
     from fedvra.settings import settings_of, written
 
@@ -51,9 +50,20 @@ def _algorithms() -> list[dict[str, Any]]:
             "name": name,
             "label": kind.label,
             "parameters": {key: written(key, value) for key, value in settings_of(kind()).items()},
-            "description": inspect.cleandoc(kind.__doc__ or "").splitlines()[0],
+            "description": readable((kind.__doc__ or "").strip().split("\n", 1)[0]),
             "everyone_takes_part": kind.everyone_takes_part,
             "reference": kind.reference,
         }
         for name, kind in REGISTRY.items()
     ]
+
+
+def readable(docstring: str) -> str:
+    r"""A line of reStructuredText without its markup, Greek letters in words.
+
+    >>> readable(r"Minimises :math:`\sum_i\omega_i f_i(x)`, see ``rule``.")
+    'Minimises sum_i omega_i f_i(x), see rule.'
+    """
+    unmarked = re.sub(r":\w+:`|`|\\[^a-zA-Z]", "", docstring)
+    words = re.sub(r"\\([a-zA-Z]+)", r" \1 ", unmarked)
+    return re.sub(r" +(?=[_^ ,.)}]|$)", "", words)

@@ -1,0 +1,45 @@
+"""The examples do what they say, run as a reader would run them."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedvra.runs import RunFolder
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def test_an_algorithm_of_ones_own(tmp_path: Path) -> None:
+    script = EXAMPLES / "own_algorithm.py"
+    assert len(script.read_text().splitlines()) < 40
+    shown = subprocess.run(
+        [sys.executable, "-W", "error", script, tmp_path / "out"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "| FedVRA, warmed up (warmup=5) |" in shown
+    assert "| FedVRA |" in shown
+    own, known = (
+        RunFolder(tmp_path / "out" / name / "seed-0").summary().best_accuracy for name in ("warmvra_warmup=5", "fedvra")
+    )
+    assert own is not None
+    assert own > 0.9
+    assert own != known
+    assert (tmp_path / "out" / "curves.png").exists()
+
+
+def test_a_model_and_data_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(EXAMPLES / "own_model_and_data.py"))
+    history = example["main"]()
+    assert history.summary()["final_accuracy"] > 0.9
+    assert history.model()(history.x0[:12].reshape(1, 12)).shape == (1, 3)
+    assert len(capsys.readouterr().out.splitlines()) == 16
