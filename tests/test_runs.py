@@ -143,10 +143,23 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     assert (folder.summary().status, folder.summary().message) == ("failed", "no more.")
 
 
+def test_a_bug_is_raised_and_noted(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        execute(small(), tmp_path / "run", lambda record: 1 // 0)  # type: ignore[arg-type,return-value]
+    assert RunFolder(tmp_path / "run").summary().message == "ZeroDivisionError: integer division or modulo by zero"
+
+
 def test_a_line_cut_short_is_left_out(finished: RunFolder, tmp_path: Path) -> None:
     torn = RunFolder(tmp_path)
     torn.metrics_file.write_text(finished.metrics_file.read_text()[:-20])
     assert torn.metrics() == finished.metrics()[:-1]
+
+
+def test_rewinding_leaves_whole_rounds(finished: RunFolder, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.metrics_file.write_text(finished.metrics_file.read_text() + '{"round": 5, "te')
+    assert folder.rewind(3) == folder.metrics() == finished.metrics()[:3]
+    assert finished.metrics_file.read_text().startswith(folder.metrics_file.read_text())
 
 
 # -- folders that cannot be used ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fedvra import values
+from fedvra import __version__, values
 from fedvra.errors import UsageError, require, unknown_name
 from fedvra.tasks.base import TASKS, Task
 
@@ -103,7 +103,8 @@ class RunConfig:
         return {name: value for name, value in plain.items() if name != unsaid and value is not None}
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=100)
+        head = f"# fedvra {__version__}; to run it again: fedvra run --config THIS-FILE\n"
+        return head + yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=100)
 
 
 OPTIONS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}

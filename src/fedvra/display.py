@@ -25,7 +25,7 @@ REDRAW = 0.1
 
 def make_console(stderr: bool = False) -> Console:
     """Where people read. Without a terminal lines are not cut at 80 columns: somebody may want to search them."""
-    console = Console(stderr=stderr, highlight=False)
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 200
     return console
@@ -63,6 +63,8 @@ class Standing:
         return clock(per_round * (self.config.rounds - self.round))
 
     def figures(self) -> str:
+        if self.round == 0:
+            return "starting"
         parts = [
             f"accuracy {percent(self.accuracy)}",
             f"best {percent(self.best)}",
@@ -127,7 +129,7 @@ class LiveView(View):
     def end(self, summary: RunSummary | None) -> None:
         self.live.stop()
         if summary is not None:
-            self.console.print(outcome(self.standing.label, summary))
+            self.console.print(outcome(self.standing.label, summary), soft_wrap=True)
 
     def _picture(self) -> Group:
         standing = self.standing
@@ -157,12 +159,13 @@ class PlainView(View):
             reached = [f"{t:g}% at {r}" for t, r in self.standing.reached.items()]
             self.console.print(
                 f"{self.standing.label}  round {record['round']:>{width}}/{self.standing.config.rounds}  "
-                f"{self.standing.figures()}{'  reached ' + ', '.join(reached) if reached else ''}"
+                f"{self.standing.figures()}{'  reached ' + ', '.join(reached) if reached else ''}",
+                soft_wrap=True,
             )
 
     def end(self, summary: RunSummary | None) -> None:
         if summary is not None:
-            self.console.print(outcome(self.standing.label, summary))
+            self.console.print(outcome(self.standing.label, summary), soft_wrap=True)
 
 
 def make_view(console: Console, lines: int = 20) -> View:

@@ -16,7 +16,6 @@ import json
 import math
 import multiprocessing
 import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ class RunFolder:
     def create(self, config: RunConfig) -> None:
         make_folder(self.path)
         write_atomically(self.config_file, config.to_yaml().encode())
-        self.metrics_file.touch()
+        write_atomically(self.metrics_file, b"")
 
     def config(self) -> RunConfig:
         return configure(read_config(self.config_file))
@@ -100,13 +99,21 @@ class RunFolder:
         lines = self.metrics_file.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+    def rewind(self, rounds: int) -> list[Record]:
+        """The first ``rounds`` records; what comes after them (rounds that are played again, half a line) is removed."""
+        kept = self.metrics()[:rounds]
+        content = "".join(_line(record) for record in kept)
+        if content != self.metrics_file.read_text(encoding="utf-8"):
+            write_atomically(self.metrics_file, content.encode())
+        return kept
+
     @contextmanager
     def appending(self) -> Iterator[Callable[[Record], None]]:
         """A function that adds one record to the metrics, on disk before it returns."""
         with self.metrics_file.open("a", encoding="utf-8") as file:
 
             def append(record: Record) -> None:
-                file.write(json.dumps(finite(record), allow_nan=False) + "\n")
+                file.write(_line(record))
                 file.flush()
 
             yield append
@@ -138,7 +145,7 @@ def play(
     federation: Federation, config: RunConfig, folder: RunFolder, on_record: Callable[[Record], None]
 ) -> RunSummary:
     """Play the rounds that are left, keeping the books; ends with a summary however it ends."""
-    metrics = folder.metrics()[: federation.state.round]
+    metrics = folder.rewind(federation.state.round)
     status: Status = "failed"
     message: str | None = None
     try:
@@ -154,8 +161,8 @@ def play(
     except KeyboardInterrupt:
         status, message = "interrupted", f"stopped by the user after round {len(metrics)}."
         raise
-    except FedvraError as error:
-        message = str(error)
+    except Exception as error:
+        message = str(error) if isinstance(error, FedvraError) else f"{type(error).__name__}: {error}"
         raise
     finally:
         summary = RunSummary.of(config, metrics, status, message)
@@ -200,6 +207,10 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, (json.dumps(finite(content), indent=2, allow_nan=False) + "\n").encode())
 
 
+def _line(record: Record) -> str:
+    return json.dumps(finite(record), allow_nan=False) + "\n"
+
+
 def finite(value: Any) -> Any:
     """The same with null for NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
@@ -215,6 +226,8 @@ def peak_rss_mb() -> float:
     try:
         return sum(_peak_kb(pid) for pid in pids if pid is not None) / 1024
     except OSError:  # no /proc: there are no workers either
+        import resource
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

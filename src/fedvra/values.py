@@ -131,7 +131,7 @@ def percentages(name: str, value: Any) -> tuple[float, ...]:
 
 def weights(name: str, value: Any) -> str | tuple[float, ...]:
     """omega_i: "equal", "samples", or one number per client."""
-    if isinstance(value, str) and not value[:1].isdigit():
+    if isinstance(value, str) and not re.match(r"\s*[-+.\d]", value):
         word: str = one_of("equal", "samples")(name, value)
         return word
     return numbers(name, value)

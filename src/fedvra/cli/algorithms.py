@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -20,8 +21,6 @@ def command(as_json: bool) -> None:
       fedvra algorithms
       fedvra algorithms --json
     """
-    import json
-
     from fedvra.display import make_console, table
 
     found = _algorithms()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,8 +64,6 @@ def command(
 
 def present(comparison: Comparison, console: Console, as_json: bool) -> None:
     """The table and where everything is; exit code 1 where no run came to an end."""
-    import json
-
     from fedvra.runs import finite
 
     if as_json:

@@ -39,6 +39,6 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
     summary = watch(make_view(console), label, config, folder)
     if as_json:
         click.echo(json.dumps({**summary.to_dict(), "folder": str(folder)}, indent=2))
-    console.print(f"Written to {folder}")
+    console.print(f"Written to {folder}", soft_wrap=True)
     if summary.status != "finished":
         raise click.exceptions.Exit(1)
