@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,9 @@ class Federation:
         self.total = len(self.samples)
         self.omega = client_weights(e.weights, self.samples)
         self._check()
-        x0 = e.problem.initial(e.seed) if e.x_init is None else torch.as_tensor(e.x_init).detach().clone()
+        x0 = e.problem.initial(e.seed)
+        if e.x_init is not None:
+            x0 = e.x_init.detach().to(x0.dtype, copy=True)
         aux = e.problem.initial_aux(e.seed)
         self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
         self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype)
@@ -133,6 +136,10 @@ class Federation:
         self.engine.close()
         for store in self.stores.values():
             store.close()
+
+    def processes(self) -> list[BaseProcess]:
+        """The worker processes; none where the work is done in this one."""
+        return self.engine.processes()
 
     def preflight(self) -> None:
         """Raise now what the next round would refuse (full participation lacking, gamma*lr > 1), before anything is written."""

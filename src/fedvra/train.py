@@ -95,7 +95,7 @@ def simulate(
             metrics=metrics,
             duals={client: row.clone() for client, row in federation.stores["duals"].items()},
             y={client: row.clone() for client, row in federation.second_block().items()},
-            trajectory=torch.stack(kept) if kept else None,
+            trajectory=None if keep is None else torch.stack(kept) if kept else state.x0.new_empty(0, len(state.x0)),
         )
     finally:
         federation.close()

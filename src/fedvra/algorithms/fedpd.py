@@ -27,7 +27,8 @@ class FedPD(Algorithm):
 
     Args:
         gamma: the penalty (1/eta in the original), one number for all.
-        skip: probability of a round without communication; a common coin drawn from the run's seed.
+        skip: probability of a round without communication; a common coin drawn from the run's seed. With skip > 0 the
+            minimiser is no fixed point unless the clients agree: a skipped round moves each anchor from x* by -lam_i/gamma.
 
     >>> FedPD(gamma=0.1)
     FedPD(gamma=0.1, skip=0.0)

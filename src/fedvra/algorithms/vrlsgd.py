@@ -21,9 +21,9 @@ class VRLSGD(Algorithm):
         \lambda_i &\leftarrow \lambda_i - \lambda + \frac{1}{\eta Q_i}(x_0 - x_i) \\
         x_0       &\leftarrow \sum_i \omega_i x_i
 
-    The published method keeps :math:`\Delta_i = \lambda - \lambda_i` and updates it with the mean at the *end* of the round,
-    :math:`\Delta_i \leftarrow \Delta_i + \frac{1}{\eta Q}(\hat x - x_i)`; with equal Q and full participation that is the
-    same sequence.
+    The published method steps along :math:`g_i - \Delta_i` with :math:`\Delta_i = \lambda_i - \lambda`, updated with the mean
+    at the *end* of the round, :math:`\Delta_i \leftarrow \Delta_i + \frac{1}{\eta Q}(\hat x - x_i)`; with equal Q and full
+    participation that is the same sequence.
 
     >>> VRLSGD()
     VRLSGD()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,10 @@ class Workload:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @property
+    def client_steps(self) -> int:
+        return self.cohort * self.epochs * -(-self.samples // self.batch_size)
+
     def make_model(self) -> nn.Module:
         return MODELS.get(self.model)(self.shape, 10)
 
@@ -59,9 +62,7 @@ class Workload:
         dataset = Dataset("bench", images, labels, transform=self.transform, classes=10)
         return split(dataset, IID(), clients=self.clients, seed=0)
 
-    def experiment(
-        self, algorithm: Algorithm, data: FederatedData, solver: SolverSettings | None = None
-    ) -> Experiment:
+    def experiment(self, algorithm: Algorithm, data: FederatedData, solver: SolverSettings | None = None) -> Experiment:
         return Experiment(
             algorithm=algorithm,
             problem=Supervised(self.make_model, weight_decay=1e-3),
@@ -75,16 +76,42 @@ class Workload:
         )
 
 
-_MNIST = {"model": "mlp", "shape": (1, 28, 28), "mean": (0.1307,), "std": (0.3081,)}
-_CIFAR = {"shape": (3, 32, 32), "mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
+_W1 = Workload(
+    title="MNIST MLP, N=100, m=10, 2 epochs of batch 50",
+    model="mlp",
+    shape=(1, 28, 28),
+    clients=100,
+    samples=600,
+    cohort=10,
+    epochs=2,
+    batch_size=50,
+    mean=(0.1307,),
+    std=(0.3081,),
+)
 
 WORKLOADS: dict[str, Workload] = {
-    "w1": Workload("MNIST MLP, N=100, m=10, 2 epochs of batch 50", clients=100, samples=600, cohort=10, epochs=2, batch_size=50, **_MNIST),  # type: ignore[arg-type]
+    "w1": _W1,
     "w2": Workload(
-        "CIFAR-10 CNN (64, 64, 384, 192), N=100, m=10, 2 epochs of batch 50",
-        model="cnn-feddyn", clients=100, samples=500, cohort=10, epochs=2, batch_size=50, **_CIFAR,  # type: ignore[arg-type]
+        title="CIFAR-10 CNN (64, 64, 384, 192), N=100, m=10, 2 epochs of batch 50",
+        model="cnn-feddyn",
+        shape=(3, 32, 32),
+        clients=100,
+        samples=500,
+        cohort=10,
+        epochs=2,
+        batch_size=50,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
     ),
-    "w3": Workload("MNIST MLP, N=10,000 of 6 samples, m=100, one step", clients=10_000, samples=6, cohort=100, epochs=1, batch_size=6, **_MNIST),  # type: ignore[arg-type]
+    "w3": replace(
+        _W1,
+        title="MNIST MLP, N=10,000 of 6 samples, m=100, one step",
+        clients=10_000,
+        samples=6,
+        cohort=100,
+        epochs=1,
+        batch_size=6,
+    ),
 }
 
 
@@ -114,6 +141,3 @@ def _bare_module() -> Any:
             spec.loader.exec_module(module)
             return module
     raise FedvraError("benchmarks/bare.py is not installed: run `fedvra bench` from a checkout of the repository.")
-
-
-ModelFactory = Callable[[], nn.Module]

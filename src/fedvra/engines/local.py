@@ -58,6 +58,9 @@ class InProcess:
         ):  # dropout and the like are seeded per client: leave the user's stream alone
             return [self.worker.do(task) for task in tasks]
 
+    def processes(self) -> list[BaseProcess]:
+        return []
+
     def close(self) -> None:
         pass
 

@@ -41,6 +41,10 @@ class Quadratic(Problem):
             f"Quadratic needs A [N, P, P] and b [N, P], got {list(shape)} and {list(self.b.shape)}.",
         )
         require(self.A.dtype == self.b.dtype, f"A is {self.A.dtype} but b is {self.b.dtype}: give both the same dtype.")
+        require(
+            bool(torch.allclose(self.A, self.A.mT)),
+            "Quadratic needs symmetric matrices A_i, or A_i x - b_i is not the gradient: use (A + A') / 2.",
+        )
         require(self.A.is_floating_point(), f"Quadratic needs floating-point A and b, got {self.A.dtype}.")
 
     def minimiser(self, weights: Tensor | None = None) -> Tensor:
