@@ -18,7 +18,14 @@ def config(rounds: int) -> RunConfig:
 
 
 def record(round: int, accuracy: float | None = 0.6, loss: float | None = 1.5) -> Record:
-    return {"round": round, "test_accuracy": accuracy, "test_loss": loss, "train_loss": 2.5, "cohort": [1, 2, 3]}
+    return {
+        "round": round,
+        "test_accuracy": accuracy,
+        "test_loss": loss,
+        "train_loss": 2.5,
+        "seconds": 0.5,
+        "cohort": [1, 2, 3],
+    }
 
 
 def summary(**changes: Any) -> RunSummary:
@@ -69,7 +76,7 @@ def test_standing_follows_the_records() -> None:
     standing.take(record(4, accuracy=None, loss=None))
     assert (standing.round, standing.accuracy, standing.best, standing.loss) == (4, 0.7, 0.92, 2.5)
     assert standing.reached == {50: 2, 90: 2}
-    assert standing.clients_per_second() > 0
+    assert (standing.clients_per_second(), standing.time_left()) == (6, 3)  # 3 clients in half a second, 6 rounds left
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 20, 21, 99, 1000])
@@ -81,7 +88,7 @@ def test_few_lines_whatever_the_number_of_rounds(rounds: int) -> None:
 
 def test_a_plain_line_says_all_there_is_to_say() -> None:
     last = plain(20)[-1]
-    for part in ("accuracy 100.00%", "best 100.00%", "loss 1.5", "clients/s", "0:00 left", "50% at 10, 90% at 18"):
+    for part in ("accuracy 100.00%", "best 100.00%", "loss 1.5", "6 clients/s", "0:00 left", "50% at 10, 90% at 18"):
         assert part in last
 
 

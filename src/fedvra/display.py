@@ -41,12 +41,12 @@ class Standing:
         self.best: float | None = None
         self.loss: float | None = None
         self.reached: dict[float, int] = {}
-        self._ticks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=RECENT + 1)
+        self._recent: deque[Record] = deque(maxlen=RECENT)
 
     def take(self, record: Record) -> None:
         self.round = record["round"]
         self.loss = record["test_loss"] if record["test_loss"] is not None else record["train_loss"]
-        self._ticks.append((time.monotonic(), len(record["cohort"])))
+        self._recent.append(record)
         if record["test_accuracy"] is not None:
             self.accuracy = record["test_accuracy"]
             self.best = max(self.accuracy, self.best or 0.0)
@@ -54,13 +54,15 @@ class Standing:
                 if 100 * self.accuracy >= target:
                     self.reached.setdefault(target, self.round)
 
-    def clients_per_second(self) -> float:
-        elapsed = self._ticks[-1][0] - self._ticks[0][0]
-        return sum(clients for _, clients in list(self._ticks)[1:]) / elapsed if elapsed > 0 else 0.0
+    def seconds_per_round(self) -> float:
+        return sum(record["seconds"] for record in self._recent) / max(1, len(self._recent))
 
-    def time_left(self) -> str:
-        per_round = (self._ticks[-1][0] - self._ticks[0][0]) / max(1, len(self._ticks) - 1)
-        return clock(per_round * (self.config.rounds - self.round))
+    def clients_per_second(self) -> float:
+        per_round = sum(len(record["cohort"]) for record in self._recent) / max(1, len(self._recent))
+        return per_round / max(self.seconds_per_round(), 1e-9)
+
+    def time_left(self) -> float:
+        return self.seconds_per_round() * (self.config.rounds - self.round)
 
     def figures(self) -> str:
         if self.round == 0:
@@ -70,7 +72,7 @@ class Standing:
             f"best {percent(self.best)}",
             "loss -" if self.loss is None else f"loss {self.loss:.4g}",
             f"{self.clients_per_second():.0f} clients/s",
-            f"{self.time_left()} left",
+            f"{clock(self.time_left())} left",
         ]
         return "  ".join(parts)
 
@@ -190,7 +192,7 @@ def outcome(label: str, summary: RunSummary) -> str:
         return f"{label}, seed {summary.seed}: {summary.message}"
     return (
         f"{label}, seed {summary.seed}: final {percent(summary.final_accuracy)}, best {percent(summary.best_accuracy)}"
-        f"{', ' + ', '.join(reached) if reached else ''}; {summary.rounds} rounds in {summary.seconds:.1f} s"
+        f"{', ' + ', '.join(reached) if reached else ''}; {summary.rounds} round{'' if summary.rounds == 1 else 's'} in {summary.seconds:.1f} s"
     )
 
 
