@@ -55,7 +55,7 @@ class Standing:
                     self.reached.setdefault(target, self.round)
 
     def seconds_per_round(self) -> float:
-        return sum(record["seconds"] for record in self._recent) / max(1, len(self._recent))
+        return float(sum(record["seconds"] for record in self._recent)) / max(1, len(self._recent))
 
     def clients_per_second(self) -> float:
         per_round = sum(len(record["cohort"]) for record in self._recent) / max(1, len(self._recent))
@@ -190,9 +190,10 @@ def outcome(label: str, summary: RunSummary) -> str:
     reached = [f"{target}% at round {r}" for target, r in summary.rounds_to.items() if r is not None]
     if summary.status == "diverged":
         return f"{label}, seed {summary.seed}: {summary.message}"
+    rounds = "1 round" if summary.rounds == 1 else f"{summary.rounds} rounds"
     return (
         f"{label}, seed {summary.seed}: final {percent(summary.final_accuracy)}, best {percent(summary.best_accuracy)}"
-        f"{', ' + ', '.join(reached) if reached else ''}; {summary.rounds} round{'' if summary.rounds == 1 else 's'} in {summary.seconds:.1f} s"
+        f"{', ' + ', '.join(reached) if reached else ''}; {rounds} in {summary.seconds:.1f} s"
     )
 
 
