@@ -9,18 +9,16 @@ print(comparison.markdown())
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedvra.algorithms import REGISTRY
-from fedvra.config import build, configure
+from fedvra.config import configure
 from fedvra.display import Silent, View, watch
 from fedvra.errors import require
-from fedvra.federation import Federation
 from fedvra.report.comparison import Comparison, Run
-from fedvra.runs import RunFolder, make_folder, require_unused
+from fedvra.runs import RunFolder, check, make_folder, require_unused
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,7 @@ def compare(
         for seed in seeds
     ]
     for _, config in plan[:: len(seeds)]:
-        with closing(Federation(build(config), workers=1)) as federation:
-            federation.preflight()
+        check(config)
     make_folder(out)
     runs = []
     for variant, config in plan:

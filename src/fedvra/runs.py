@@ -18,7 +18,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +27,7 @@ from fedvra.config import RunConfig, build, configure, read_config
 from fedvra.data.dataset import FederatedData
 from fedvra.data.picture import picture
 from fedvra.data.sources.files import write_atomically
+from fedvra.engines.local import one_thread
 from fedvra.errors import DivergedError, FedvraError, UsageError, require
 from fedvra.federation import Federation
 from fedvra.history import rounds_to, summarise
@@ -135,10 +136,18 @@ def execute(
     """
     folder = RunFolder(out)
     folder.require_unused()
-    with closing(Federation(build(config), config.workers)) as federation:
+    with one_thread(), closing(Federation(build(config), config.workers)) as federation:
         federation.preflight()
         folder.create(config)
         return play(federation, config, folder, on_record)
+
+
+def check(config: RunConfig) -> None:
+    """Raise what :func:`execute` would refuse, at little cost: nothing is run, and no fast path is prepared."""
+    experiment = build(config)
+    plain = replace(experiment, solver=replace(experiment.solver, path="eager"))
+    with one_thread(), closing(Federation(plain, workers=1)) as federation:
+        federation.preflight()
 
 
 def play(
