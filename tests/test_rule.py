@@ -42,9 +42,9 @@ def test_the_affine_step_is_step_11_as_printed(corrected, gamma, decay):
     correction = torch.zeros(P, dtype=x.dtype) if h is None else h
     close(fast, x - eta * (g + decay * x - correction + gamma * (x - x0)))
     close(fast, rule.local_step(x, g, correction, x0, eta, gamma, decay))
-    first = torch.empty(1, P, dtype=x.dtype)
-    rule.first_move_(first, rule.Terms(x0, None if h is None else h[None], eta, gamma, decay))
-    close(first[0] - eta * g, rule.local_step(x0, g, correction, x0, eta, gamma, decay) - x0)
+    first = torch.empty(P, dtype=x.dtype)
+    rule.first_move_(first, terms)
+    close(first - eta * g, rule.local_step(x0, g, correction, x0, eta, gamma, decay) - x0)
 
 
 def test_a_block_of_clients_moves_as_they_would_one_by_one():

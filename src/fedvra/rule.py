@@ -80,23 +80,16 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class Terms:
-    """What step 11 adds to the gradient of one client, or of a block of clients [M, P] with coefficients as columns [M, 1].
-
-    x <- x - eta*(g + decay*x - h + gamma*(x - anchor))
-    """
+    """What step 11 adds to a client's gradient: x <- x - eta*(g + decay*x - h + gamma*(x - anchor))."""
 
     anchor: Tensor
-    """x0 [P]; or [M, P] where clients have anchors of their own."""
+    """x0, or the client's own where it keeps one."""
     h: Tensor | None
-    """The correction h_i; None where there are no duals."""
+    """The correction h_i; None where it is zero."""
     eta: float | Tensor
     gamma: float | Tensor
     decay: float = 0.0
     """Weight decay, part of f_i."""
-
-    @property
-    def pulled(self) -> bool:
-        return isinstance(self.gamma, Tensor) or self.gamma != 0
 
 
 class Affine(NamedTuple):
@@ -106,9 +99,11 @@ class Affine(NamedTuple):
     c: Tensor | None
 
 
-def correction(lam_i: Tensor, lam: Tensor, sigma: float) -> Tensor:
-    """h_i = lam_i - sigma*lam: what the client's gradient is corrected by."""
-    return lam_i - sigma * lam if sigma else lam_i
+def correction(lam_i: Tensor | None, lam: Tensor, sigma: float) -> Tensor | None:
+    """h_i = lam_i - sigma*lam: what the client's gradient is corrected by. None stands for zero, before and after."""
+    if not sigma:
+        return lam_i
+    return -sigma * lam if lam_i is None else torch.sub(lam_i, lam, alpha=sigma)
 
 
 def local_step(
@@ -124,26 +119,30 @@ def local_step(
     return x - eta * (g + decay * x - h + gamma * (x - x0))
 
 
-def affine(terms: Terms) -> Affine:
-    """Step 11 solved for x: rho = 1 - eta*(gamma + decay), c = eta*(h + gamma*anchor). One pass instead of four."""
+def affine(terms: Terms, out: Tensor | None = None) -> Affine:
+    """Step 11 solved for x: rho = 1 - eta*(gamma + decay), c = eta*(h + gamma*anchor). One pass instead of four.
+
+    ``out`` is where c is put, where there is one.
+    """
     rho = 1 - terms.eta * (terms.gamma + terms.decay)
+    still = isinstance(terms.gamma, float) and terms.gamma == 0
     if terms.h is None:
-        return Affine(rho, terms.eta * terms.gamma * terms.anchor if terms.pulled else None)
-    if not terms.pulled:
-        return Affine(rho, terms.eta * terms.h)
-    if isinstance(terms.gamma, Tensor) or isinstance(terms.eta, Tensor):
+        return Affine(rho, None if still else torch.mul(terms.anchor, terms.eta * terms.gamma, out=out))
+    if still:
+        return Affine(rho, torch.mul(terms.h, terms.eta, out=out))
+    if isinstance(terms.gamma, Tensor):
         return Affine(rho, terms.eta * (terms.h + terms.gamma * terms.anchor))
-    return Affine(rho, torch.add(terms.h, terms.anchor, alpha=terms.gamma).mul_(terms.eta))
+    return Affine(rho, torch.add(terms.h, terms.anchor, alpha=terms.gamma, out=out).mul_(terms.eta))
 
 
 def first_move_(delta: Tensor, terms: Terms) -> None:
     """Step 11 at x = anchor less its gradient, as a move: delta = eta*(h - decay*anchor). The pull is zero there."""
     if terms.h is None:
-        torch.mul(terms.anchor.expand_as(delta), -terms.eta * terms.decay, out=delta)
+        torch.mul(terms.anchor, -terms.eta * terms.decay, out=delta)
+    elif terms.decay:
+        torch.sub(terms.h, terms.anchor, alpha=terms.decay, out=delta).mul_(terms.eta)
     else:
         torch.mul(terms.h, terms.eta, out=delta)
-        if terms.decay:
-            delta.sub_(terms.eta * terms.decay * terms.anchor)
 
 
 def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: Affine) -> None:
@@ -162,8 +161,10 @@ def private_step(y: Tensor, g: Tensor, eta_y: float, project: Callable[[Tensor],
     return project(y - eta_y * g)
 
 
-def dual_step(h: Tensor, delta: Tensor, alpha: float | Tensor, out: Tensor | None = None) -> Tensor:
+def dual_step(h: Tensor | None, delta: Tensor, alpha: float | Tensor, out: Tensor | None = None) -> Tensor:
     """Step 14: lam_i = h_i + alpha*(x0 - x_i) with delta = x_i - x0."""
+    if h is None:
+        return torch.mul(delta, -alpha, out=out)
     if isinstance(alpha, Tensor):
         return torch.addcmul(h, delta, alpha, value=-1, out=out)
     return torch.sub(h, delta, alpha=alpha, out=out)

@@ -9,6 +9,7 @@ before, so that the same run gives the same bits.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,6 +67,7 @@ class SupervisedSolver(Solver):
         self._gradient = torch.zeros(self.spec.size, dtype=self.spec.dtype)
         self._anchor = self.spec.gather(self.module)
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._constants: dict[int, Tensor] = {}
         self._programs: dict[tuple[object, ...], Program | None] = {}
         self.reason = ""
         """Why the path is not a faster one."""
@@ -111,43 +113,40 @@ class SupervisedSolver(Solver):
 
     # -- steps 9-13 -----------------------------------------------------------------------------------------------------
 
-    def solve(self, terms: rule.Terms, private: Private, block: Block) -> tuple[Tensor, Floats]:
-        x, delta = self._buffer(len(block.clients))
+    def solve(self, terms: Sequence[rule.Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
+        x, delta = self._buffer(len(terms))
         schedules = [self.feed.schedule(block, int(c), int(q)) for c, q in zip(block.clients, block.steps, strict=True)]
-        if len(schedules) > 1 and self.path == "block" and _same_shapes(schedules):
+        if len(terms) > 1 and self.path == "block" and _same_shapes(schedules):
             with torch.no_grad():
                 return delta, self._solve_block(terms, block, schedules, x, delta)
-        losses = np.empty(len(schedules))
-        for k, schedule in enumerate(schedules):
-            one = _client_terms(terms, k)
-            row, aux = delta[k : k + 1], None if private.aux is None else private.aux[k]
+        losses = np.empty(len(terms))
+        for k, (one, schedule) in enumerate(zip(terms, schedules, strict=True)):
             if self.path == "eager":
-                losses[k] = self._eager(one, block, k, schedule, x[:1], aux)
-                torch.sub(x[:1], one.anchor, out=row)
+                aux = None if private.aux is None else private.aux[k]
+                losses[k] = self._eager(one, block.row(k), schedule, delta[k], aux)
             else:
                 with torch.no_grad():
-                    losses[k] = self._traced(one, block, k, schedule, row)
+                    losses[k] = self._traced(one, block.row(k), schedule, delta[k])
         return delta, losses
 
-    def _traced(self, terms: rule.Terms, block: Block, k: int, schedule: list[Ints], delta: Tensor) -> float:
-        client, eta = int(block.clients[k]), float(block.eta[k])
+    def _traced(self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor) -> float:
+        """One client's steps, each a replay; a single step goes straight from the anchor to the move."""
+        (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
-        if len(schedule) == 1 and terms.anchor.ndim == 1:
-            program = self._program(schedule[0], 1, shared=True)
-            if program is not None:
-                _, out = self._buffer(1)
-                self._anchor.copy_(terms.anchor)
-                self._fill(program, schedule[0], rng)
-                rule.first_move_(out, terms)
-                program.run(1.0, eta, None)
-                if out.data_ptr() != delta.data_ptr():
-                    delta.copy_(out)
-                return float(program.loss)
+        single = self._program(schedule[0], 1, shared=True) if len(schedule) == 1 else None
+        if single is not None:
+            out = self._buffer(1)[1][0]
+            self._anchor.copy_(terms.anchor)
+            self._fill(single, schedule[0], rng)
+            rule.first_move_(out, terms)
+            single.run(1.0, eta, None)
+            if out.data_ptr() != delta.data_ptr():
+                delta.copy_(out)
+            return float(single.loss)
         programs = [self._program(rows, 1, shared=False) for rows in schedule]  # tracing uses x: not while it is in use
-        x = self._buffer(1)[0]
+        x = self._buffer(1)[0][0]
         x.copy_(terms.anchor)
-        step = rule.affine(terms)
-        c = None if step.c is None else step.c.view(-1)
+        step = rule.affine(terms, out=self._constant(1)[0])
         total = torch.zeros((), dtype=torch.float64)
         source = _Epoch(self.feed, schedule) if rng is None else None
         for t, (rows, program) in enumerate(zip(schedule, programs, strict=True)):
@@ -158,65 +157,77 @@ class SupervisedSolver(Solver):
                 self._fill(program, rows, rng)
             else:
                 source.fill(program, t)
-            program.run(step.rho, eta, c)
+            program.run(step.rho, eta, step.c)
             total += program.loss
         torch.sub(x, terms.anchor, out=delta)
         return float(total) / len(schedule)
 
     def _solve_block(
-        self, terms: rule.Terms, block: Block, schedules: list[list[Ints]], x: Tensor, delta: Tensor
+        self, terms: Sequence[rule.Terms], block: Block, schedules: list[list[Ints]], x: Tensor, delta: Tensor
     ) -> Floats:
         """All clients in step; one that has done its Q_i steps is noted down and goes on with nobody watching."""
         steps = block.steps
         generators = [self.feed.augmentation(block, int(c)) for c in block.clients]
-        uniform = isinstance(terms.eta, float) or bool((terms.eta == terms.eta[0]).all())
-        eta = float(block.eta[0]) if uniform else torch.as_tensor(block.eta, dtype=x.dtype)
-        if int(steps.max()) == 1 and uniform and terms.anchor.ndim == 1:
+        common = all(one.anchor is terms[0].anchor for one in terms) and bool(np.all(block.eta == block.eta[0]))
+        if int(steps.max()) == 1 and common:
             program = self._block_program(schedules, 0, shared=True)
-            self._anchor.copy_(terms.anchor)
+            self._anchor.copy_(terms[0].anchor)
             self._fill_block(program, schedules, 0, generators)
-            rule.first_move_(delta, _with_eta(terms, float(block.eta[0])))
-            program.run(1.0, eta, None)
-            return program.loss.double().numpy()
+            for row, one in zip(delta, terms, strict=True):
+                rule.first_move_(row, one)
+            program.run(1.0, float(block.eta[0]), None)
+            return np.asarray(program.loss.double().numpy())
         programs = [self._block_program(schedules, t, shared=False) for t in range(int(steps.max()))]
-        x.copy_(terms.anchor)
-        step = rule.affine(terms)
-        rho: float | Tensor = step.rho
-        if isinstance(rho, Tensor):
-            rho = rho.expand(len(steps), 1)[:, 0]
-            if uniform and bool((rho == rho[0]).all()):
-                rho = float(rho[0])
-        if not (isinstance(rho, float) and uniform):
-            rho = torch.as_tensor(rho, dtype=x.dtype).expand(len(steps))
-            eta = torch.as_tensor(block.eta, dtype=x.dtype)
-        c = None if step.c is None else step.c.expand_as(x)
+        rho, eta, c = self._block_coefficients(terms, block)
+        for row, one in zip(x, terms, strict=True):
+            row.copy_(one.anchor)
         total = torch.zeros(len(steps), dtype=torch.float64)
         for t, program in enumerate(programs):
             self._fill_block(program, schedules, t, generators)
             program.run(rho, eta, c)
             total += program.loss * torch.from_numpy(steps > t)
-            for k in np.flatnonzero(steps == t + 1):
-                torch.sub(x[k], terms.anchor if terms.anchor.ndim == 1 else terms.anchor[k], out=delta[k])
+            for k in np.flatnonzero(steps == t + 1).tolist():
+                torch.sub(x[k], terms[k].anchor, out=delta[k])
         return np.asarray(total.numpy() / steps)
 
+    def _block_coefficients(
+        self, terms: Sequence[rule.Terms], block: Block
+    ) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
+        """rho, eta and c of a block: numbers where all clients agree, else one per client."""
+        constants = self._constant(len(terms))
+        rows = [rule.affine(one, out=row) for row, one in zip(constants, terms, strict=True)]
+        for row, step in zip(constants, rows, strict=True):
+            if step.c is None:
+                row.zero_()
+        c = None if all(step.c is None for step in rows) else constants
+        rho = np.array([float(step.rho) for step in rows])
+        if np.all(rho == rho[0]) and np.all(block.eta == block.eta[0]):
+            return float(rho[0]), float(block.eta[0]), c
+        dtype = self.spec.dtype
+        return torch.as_tensor(rho, dtype=dtype), torch.as_tensor(block.eta, dtype=dtype), c
+
     def _eager(
-        self, terms: rule.Terms, block: Block, k: int, schedule: list[Ints], x: Tensor, aux_K: Tensor | None
+        self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor, aux_K: Tensor | None
     ) -> float:
-        client, eta = int(block.clients[k]), float(block.eta[k])
+        """One client's steps by autograd: right for every module."""
+        (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
         torch.manual_seed(int(stream(block.seed, Purpose.MODEL_NOISE, block.round, client).integers(2**62)))
+        x = self._buffer(1)[0][0]
         with torch.no_grad():
             x.copy_(terms.anchor)
-            step = rule.affine(terms)
+            step = rule.affine(terms, out=self._constant(1)[0])
         total = torch.zeros((), dtype=torch.float64)
         for rows in schedule:
             total += self._autograd_step(x, self.feed.inputs(rows, rng), self.feed.targets(rows), eta, step, aux_K)
+        with torch.no_grad():
+            torch.sub(x, terms.anchor, out=delta)
         return float(total) / len(schedule)
 
     def _autograd_step(
         self, x: Tensor, inputs: Tensor, targets: Tensor, eta: float, step: rule.Affine, aux_K: Tensor | None = None
     ) -> Tensor:
-        self._point_at(x[0], aux_K)
+        self._point_at(x, aux_K)
         self.module.train()
         self._gradient.zero_()
         with (
@@ -286,6 +297,12 @@ class SupervisedSolver(Solver):
             self._buffers[width] = torch.zeros(shape, dtype=self.spec.dtype), torch.zeros(shape, dtype=self.spec.dtype)
         return self._buffers[width]
 
+    def _constant(self, width: int) -> Tensor:
+        """Room for c [M, P], made when first needed."""
+        if width not in self._constants:
+            self._constants[width] = torch.zeros(width, self.spec.size, dtype=self.spec.dtype)
+        return self._constants[width]
+
     # -- looking on -------------------------------------------------------------------------------------------------------
 
     def losses(self, x_P: Tensor, clients: Ints) -> Floats:
@@ -353,21 +370,6 @@ def _same_shapes(schedules: list[list[Ints]]) -> bool:
     """Whether the clients' batches have the same sizes, step by step, as far as each goes."""
     longest = [len(batch) for batch in max(schedules, key=len)]
     return all(len(batch) == longest[t] for schedule in schedules for t, batch in enumerate(schedule))
-
-
-def _client_terms(terms: rule.Terms, k: int) -> rule.Terms:
-    """One client's terms out of a block's."""
-    return rule.Terms(
-        terms.anchor if terms.anchor.ndim == 1 else terms.anchor[k : k + 1],
-        None if terms.h is None else terms.h[k : k + 1],
-        float(terms.eta[k]) if isinstance(terms.eta, Tensor) else terms.eta,
-        float(terms.gamma[k]) if isinstance(terms.gamma, Tensor) else terms.gamma,
-        terms.decay,
-    )
-
-
-def _with_eta(terms: rule.Terms, eta: float) -> rule.Terms:
-    return rule.Terms(terms.anchor, terms.h, eta, terms.gamma, terms.decay)
 
 
 def warn_if_slow(precision: str) -> None:

@@ -90,7 +90,6 @@ class Worker:
 
     def __init__(self, solver: Solver, board: Board, stores: dict[str, RowReader]) -> None:
         self.solver, self.board, self.stores = solver, board, stores
-        self._buffers: dict[tuple[str, int, int], Tensor] = {}
 
     def do(self, task: Task) -> Floats | Evaluation:
         match task:
@@ -115,52 +114,58 @@ class Worker:
     def _clients(self, task: LocalTask, span: slice, sums: Tensor) -> Floats:
         """Steps 9-15 for the clients of one span, and their share of the sums of steps 19-20."""
         block = _cut(task.block, span)
-        x0 = self.board.x0
-        duals = self._slots("duals", task.duals, span)
-        anchors = self._slots("anchors", task.anchors, span)
-        anchor = x0 if anchors is None else self._read("anchors", anchors, default=x0)
-        h = None if duals is None else rule.correction(self._read("duals", duals), self.board.lam, task.sigma)
+        x0, lam = self.board.x0, self.board.lam
+        duals, anchors = self._slots("duals", task.duals, span), self._slots("anchors", task.anchors, span)
+        h = [rule.correction(row, lam, task.sigma) for row in self._old_rows(duals, len(block.clients))]
+        anchor = [x0 if row is None else row for row in self._old_rows(anchors, len(block.clients))]
+        terms = [
+            rule.Terms(anchor[k], h[k], float(block.eta[k]), float(task.gamma[span][k]), task.decay)
+            for k in range(len(block.clients))
+        ]
         private = self._start_private(task, block, span)
-        terms = rule.Terms(anchor, h, _column(block.eta, x0), _column(task.gamma[span], x0), task.decay)
 
         with torch.enable_grad():
             delta, losses = self.solver.solve(terms, private, block)  # steps 9-13
 
-        move = delta if anchors is None else delta + (anchor - x0)
+        move = delta if anchors is None else delta + (torch.stack(anchor) - x0)
         rule.add_weighted_(sums[0], task.model_weight[span], move)  # step 15
         if task.dual_ratio is None:
             rule.add_weighted_(sums[1], task.dual_weight[span], delta)
         if duals is not None:
-            assert h is not None
-            lam_i = rule.dual_step(h, delta, _column(task.alpha[span], x0), out=self._in_place(duals))  # step 14
-            self._write(duals, lam_i)
-            if anchors is not None and not task.communicates:
-                self._write(anchors, rule.anchor_step(anchor + delta, lam_i, task.anchor_kappa))
+            for k, alpha in enumerate(task.alpha[span]):
+                lam_i = rule.dual_step(h[k], delta[k], float(alpha), out=self._new_row(duals, k))  # step 14
+                if anchors is not None and not task.communicates:
+                    self._write_row(anchors, k, rule.anchor_step(anchor[k] + delta[k], lam_i, task.anchor_kappa))
+                self._write_row(duals, k, lam_i)
+            self._release(duals)
+        if anchors is not None:
+            self._release(anchors)
         self._finish_private(task, span, private)
         return losses
 
     def _start_private(self, task: LocalTask, block: Block, span: slice) -> Private:
+        """Copies of what the clients will change: the committed rows stay as they are until the reply is counted."""
         aux = y = None
         if self.board.aux is not None:
-            slots = self._slots("aux", task.aux, span)
-            start = self.board.aux if slots is None else self._read("aux", slots, default=self.board.aux)
-            aux = start.expand(len(block.clients), -1).clone()
-        y_slots = self._slots("y", task.y, span)
-        if y_slots is not None:
-            y = self._read("y", y_slots).clone()
-            for k, (client, slot) in enumerate(zip(block.clients, y_slots[1], strict=True)):
-                if slot < 0:
-                    y[k] = self.solver.initial_y(int(client))
+            old = self._old_rows(self._slots("aux", task.aux, span), len(block.clients))
+            aux = torch.stack([self.board.aux if row is None else row for row in old])
+        if task.y is not None:
+            old = self._old_rows(self._slots("y", task.y, span), len(block.clients))
+            clients = block.clients.tolist()
+            y = torch.stack(
+                [self.solver.initial_y(c) if row is None else row for c, row in zip(clients, old, strict=True)]
+            )
         return Private(aux, y)
 
     def _finish_private(self, task: LocalTask, span: slice, private: Private) -> None:
         for name, slots, rows in (("aux", task.aux, private.aux), ("y", task.y, private.y)):
-            where = self._slots(name, slots, span)
-            if where is not None and rows is not None:
-                self._write(where, rows)
+            places = self._slots(name, slots, span)
+            if places is not None and rows is not None:
+                for k, row in enumerate(rows):
+                    self._write_row(places, k, row)
+                self._release(places)
         if private.aux is not None and self.board.aux_sums is not None:
-            weight = torch.as_tensor(task.aux_weight[span], dtype=private.aux.dtype)
-            self.board.aux_sums[task.part] += weight @ private.aux
+            rule.add_weighted_(self.board.aux_sums[task.part], task.aux_weight[span], private.aux)
 
     def _slots(self, store: str, slots: Slots | None, span: slice) -> Places | None:
         if slots is None:
@@ -169,53 +174,31 @@ class Worker:
         reader.attach(slots.segments)
         return reader, slots.read[span], slots.write[span]
 
-    def _read(self, name: str, slots: Places, default: Tensor | None = None) -> Tensor:
-        """The old rows as a block [M, P], not to be written to; ``default`` (or zero) where there are none."""
-        reader, read, _ = slots
-        if len(read) == 1 and read[0] >= 0 and reader.dtype == self.board.x0.dtype:
-            return reader.row(int(read[0])).unsqueeze(0)
-        block = self._buffer(name, len(read), reader.width)
-        for k, slot in enumerate(read):
+    def _old_rows(self, places: Places | None, count: int) -> list[Tensor | None]:
+        """Each client's committed row, in the run's dtype and not to be written to; None where it has none."""
+        if places is None:
+            return [None] * count
+        reader, read, _ = places
+        return [None if slot < 0 else reader.row(int(slot)).to(self.board.x0.dtype) for slot in read]
+
+    def _new_row(self, places: Places, k: int) -> Tensor | None:
+        """Where a client's new row may be computed in place; None where the store keeps another dtype."""
+        reader, _, write = places
+        return reader.row(int(write[k])) if reader.dtype == self.board.x0.dtype else None
+
+    def _write_row(self, places: Places, k: int, row: Tensor) -> None:
+        reader, _, write = places
+        target = reader.row(int(write[k]))
+        if target.data_ptr() != row.data_ptr():
+            target.copy_(row)
+
+    def _release(self, places: Places) -> None:
+        """Give back the pages of rows that live on disk."""
+        reader, read, write = places
+        for slot in (*read, *write):
             if slot >= 0:
-                block[k] = reader.row(int(slot))
-            elif default is not None:
-                block[k] = default
-            else:
-                block[k].zero_()
-        return block
-
-    def _in_place(self, slots: Places) -> Tensor | None:
-        """Where a single client's new row can be computed in place; None for blocks and for rows of another dtype."""
-        reader, _, write = slots
-        if len(write) == 1 and reader.dtype == self.board.x0.dtype:
-            return reader.row(int(write[0])).unsqueeze(0)
-        return None
-
-    def _write(self, slots: Places, rows: Tensor) -> None:
-        """Put the new rows into their place (they may be there already) and give back pages that live on disk."""
-        reader, read, write = slots
-        for k, slot in enumerate(write):
-            target = reader.row(int(slot))
-            if target.data_ptr() != rows[k].data_ptr():
-                target.copy_(rows[k])
-            reader.release(int(slot))
-            if read[k] >= 0:
-                reader.release(int(read[k]))
-
-    def _buffer(self, name: str, rows: int, width: int) -> Tensor:
-        """A block that is used again and again: fresh memory costs page faults."""
-        key = (name, rows, width)
-        if key not in self._buffers:
-            self._buffers[key] = torch.empty(rows, width, dtype=self.board.x0.dtype)
-        return self._buffers[key]
+                reader.release(int(slot))
 
 
 def _cut(block: Block, span: slice) -> Block:
     return Block(block.round, block.seed, block.clients[span], block.steps[span], block.eta[span])
-
-
-def _column(values: Floats, like: Tensor) -> float | Tensor:
-    """One coefficient per row of a block [M, P]; a plain number for a single client, which torch multiplies by faster."""
-    if len(values) == 1:
-        return float(values[0])
-    return torch.as_tensor(values, dtype=like.dtype).view(-1, 1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,11 @@ class Block:
     clients: Ints
     steps: Ints
     eta: Floats
+
+    def row(self, k: int) -> Block:
+        """One client of the block, as a block of one."""
+        span = slice(k, k + 1)
+        return Block(self.round, self.seed, self.clients[span], self.steps[span], self.eta[span])
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,10 @@ class Private(NamedTuple):
     y: Tensor | None = None
     """The second block y_i [M, W] of a two-block problem; it never leaves the client."""
 
+    def row(self, k: int) -> Private:
+        """What belongs to one client of the block, as a block of one."""
+        return Private(*(None if rows is None else rows[k : k + 1] for rows in self))
+
 
 class Stationarity(NamedTuple):
     """How far one client is from stationary at (x, y_i): its part in the gap G^r of the paper's second theorem."""
@@ -76,7 +86,7 @@ class Solver(ABC):
     """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
 
     @abstractmethod
-    def solve(self, terms: Terms, private: Private, block: Block) -> tuple[Tensor, Floats]:
+    def solve(self, terms: Sequence[Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
         """Each client's Q_i steps 11 from its anchor: the moves x_i - anchor [M, P], and the mean training losses [M].
 
         The moves may be the solver's own buffer, good until the next call. What is private is updated in place.
@@ -109,14 +119,16 @@ class Solver(ABC):
 class LocalSolver(Solver):
     """A solver that takes its steps one after the other on x itself: all that most problems need to write is ``run``."""
 
-    def solve(self, terms: Terms, private: Private, block: Block) -> tuple[Tensor, Floats]:
-        x = terms.anchor.expand(len(block.clients), -1).clone()  # step 9
-        losses = self.run(x, private, block, affine(terms))
-        return x.sub_(terms.anchor), losses
+    def solve(self, terms: Sequence[Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
+        x = torch.stack([one.anchor for one in terms])  # step 9
+        losses = [self.run(x[k : k + 1], private.row(k), block.row(k), affine(one)) for k, one in enumerate(terms)]
+        for row, one in zip(x, terms, strict=True):
+            row.sub_(one.anchor)
+        return x, np.concatenate(losses)
 
     @abstractmethod
     def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
-        """Move each row of x by its Q_i steps x <- rho*x - eta*g + c, in place; what is private likewise.
+        """Move one client's x [1, P] by its Q_i steps x <- rho*x - eta*g + c, in place; what is private likewise.
 
         A two-block problem takes its y-steps first, at the x it is given (steps 9-13 of Algorithm 3).
 
