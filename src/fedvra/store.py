@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from fedvra.cohort import Ints
 from fedvra.errors import FedvraError
 
 SEGMENT_BYTES = 64 << 20
+SEGMENT_ROWS = 4096
+LARGE_ROW = 256 << 10
+"""Rows of so many bytes are mapped page tables and all: faults one page at a time would cost more than the arithmetic."""
 PAGE = mmap.PAGESIZE
 
 
@@ -48,7 +52,8 @@ class Segment:
     def __init__(self, address: SegmentAddress, fd: int, width: int, dtype: torch.dtype) -> None:
         self.address = address
         self._fd = fd
-        self._map = mmap.mmap(fd, address.nbytes)
+        large = width * dtype.itemsize >= LARGE_ROW and not address.on_disk
+        self._map = mmap.mmap(fd, address.nbytes, mmap.MAP_SHARED | (mmap.MAP_POPULATE if large else 0))
         self.rows = torch.frombuffer(self._map, dtype=dtype).view(-1, width)
 
     @classmethod
@@ -123,7 +128,7 @@ class ClientStore(RowReader):
         self, width: int, dtype: torch.dtype, memory_limit: int | None = None, folder: Path | None = None
     ) -> None:
         row_bytes = width * dtype.itemsize
-        super().__init__(width, dtype, max(1, SEGMENT_BYTES // max(row_bytes, 1)))
+        super().__init__(width, dtype, min(SEGMENT_ROWS, max(1, SEGMENT_BYTES // max(row_bytes, 1))))
         self.memory_limit = memory_limit
         self.folder = folder
         self._slot: dict[int, int] = {}
@@ -204,7 +209,16 @@ class ClientStore(RowReader):
         nbytes = self.rows_per_segment * self.width * self.dtype.itemsize
         spill = self.memory_limit is not None and self.nbytes() + nbytes > self.memory_limit
         folder = (self.folder or Path(tempfile.gettempdir())) if spill else None
+        _allow_open_files(2 * len(self.segments) + 256)
         self.segments.append(Segment.create(nbytes, self.width, self.dtype, folder))
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise this process's own limit on open files, as far as it may, when segments become many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        most = count * 2 if hard == resource.RLIM_INFINITY else min(hard, count * 2)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def _unnamed_file(folder: Path) -> int:
