@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fedvra.store import ClientStore, RowReader, shared_tensor
+from fedvra.errors import FedvraError
+from fedvra.store import SEGMENT_BYTES, ClientStore, RowReader, shared_tensor
 
 
 def filled(store: ClientStore, clients: list[int], value: float) -> None:
     _, write = store.stage(np.array(clients))
     for slot in write:
-        store.row(int(slot)).fill_(value)
+        store.save(int(slot), torch.full((store.width,), value, dtype=store.dtype))
 
 
 def test_a_staged_row_is_not_the_clients_until_committed() -> None:
@@ -54,8 +57,8 @@ def test_slots_are_reused_so_that_memory_follows_the_clients_that_took_part() ->
 
 
 @pytest.mark.parametrize("limit", [None, 0])
-def test_another_process_sees_the_rows_in_memory_and_on_disk(limit: int | None, tmp_path: object) -> None:
-    store = ClientStore(1 << 14, torch.float32, memory_limit=limit, folder=tmp_path)  # type: ignore[arg-type]
+def test_another_process_sees_the_rows_in_memory_and_on_disk(limit: int | None, tmp_path: Path) -> None:
+    store = ClientStore(1 << 14, torch.float32, memory_limit=limit, folder=tmp_path)
     filled(store, [1, 2], 5.0)
     store.commit([1, 2])
     read, write = store.stage(np.array([1, 2]))
@@ -64,28 +67,45 @@ def test_another_process_sees_the_rows_in_memory_and_on_disk(limit: int | None, 
         reader = RowReader(store.width, store.dtype, store.rows_per_segment)
         reader.attach(store.addresses())
         for old, new in zip(read, write, strict=True):
-            reader.row(int(new)).copy_(reader.row(int(old)) + 1)
-            reader.release(int(old))
-            reader.release(int(new))
+            reader.save(int(new), reader.load(int(old)) + 1)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     store.commit([1, 2])
     assert {float(x) for _, row in store.items() for x in row.unique()} == {6.0}
     assert [s.address.on_disk for s in store.segments] == [limit == 0]
-    assert not list(tmp_path.iterdir())  # type: ignore[attr-defined]  # unnamed: nothing to clean up after a crash
+    assert not list(tmp_path.iterdir())  # unnamed: nothing to clean up after a crash
 
 
-def test_released_pages_keep_their_content() -> None:
-    store = ClientStore(100_000, torch.float32, memory_limit=0)
-    for client in range(5):
-        store.put(client, torch.full((100_000,), float(client)))
-        for slot in range(client + 1):
-            store.release(slot)
-    assert [float(store.get(c).sum()) for c in range(5)] == [100_000.0 * c for c in range(5)]
+def test_rows_past_the_limit_are_on_disk_and_the_first_ones_in_memory(tmp_path: Path) -> None:
+    store = ClientStore(
+        1 << 20, torch.float32, memory_limit=SEGMENT_BYTES, folder=tmp_path
+    )  # 4 MiB rows, 16 to a segment
+    for client in range(20):
+        store.put(client, torch.full((1 << 20,), float(client)))
+    assert [s.address.on_disk for s in store.segments] == [False, True]
+    assert [float(row[-1]) for _, row in store.items()] == [float(c) for c in range(20)]
+
+
+def test_no_room_on_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
+    store = ClientStore(1 << 20, torch.float32, memory_limit=0, folder=tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(FedvraError, match="no room for 64 MiB more of client state"):
+            store.stage(np.array([0]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_memory_stays_readable_after_the_files_are_closed() -> None:
+    store = ClientStore(8, torch.float64)
+    store.put(4, torch.arange(8.0, dtype=torch.float64))
+    store.close()
+    assert float(store.get(4).sum()) == 28.0
 
 
 def test_bfloat16_rows_take_half_the_memory() -> None:
-    rows = [ClientStore(1024, dtype) for dtype in (torch.float32, torch.bfloat16)]
+    rows = [ClientStore(1 << 16, dtype) for dtype in (torch.float32, torch.bfloat16)]
     assert rows[1].rows_per_segment == 2 * rows[0].rows_per_segment
 
 

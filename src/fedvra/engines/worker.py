@@ -137,9 +137,6 @@ class Worker:
                 if anchors is not None and not task.communicates:
                     self._write_row(anchors, k, rule.anchor_step(anchor[k] + delta[k], lam_i, task.anchor_kappa))
                 self._write_row(duals, k, lam_i)
-            self._release(duals)
-        if anchors is not None:
-            self._release(anchors)
         self._finish_private(task, span, private)
         return losses
 
@@ -163,7 +160,6 @@ class Worker:
             if places is not None and rows is not None:
                 for k, row in enumerate(rows):
                     self._write_row(places, k, row)
-                self._release(places)
         if private.aux is not None and self.board.aux_sums is not None:
             rule.add_weighted_(self.board.aux_sums[task.part], task.aux_weight[span], private.aux)
 
@@ -179,25 +175,16 @@ class Worker:
         if places is None:
             return [None] * count
         reader, read, _ = places
-        return [None if slot < 0 else reader.row(int(slot)).to(self.board.x0.dtype) for slot in read]
+        return [None if slot < 0 else reader.load(int(slot)).to(self.board.x0.dtype) for slot in read]
 
     def _new_row(self, places: Places, k: int) -> Tensor | None:
-        """Where a client's new row may be computed in place; None where the store keeps another dtype."""
+        """Where a client's new row may be computed in place; None where the store keeps it on disk or in another dtype."""
         reader, _, write = places
-        return reader.row(int(write[k])) if reader.dtype == self.board.x0.dtype else None
+        return reader.place(int(write[k])) if reader.dtype == self.board.x0.dtype else None
 
     def _write_row(self, places: Places, k: int, row: Tensor) -> None:
         reader, _, write = places
-        target = reader.row(int(write[k]))
-        if target.data_ptr() != row.data_ptr():
-            target.copy_(row)
-
-    def _release(self, places: Places) -> None:
-        """Give back the pages of rows that live on disk."""
-        reader, read, write = places
-        for slot in (*read, *write):
-            if slot >= 0:
-                reader.release(int(slot))
+        reader.save(int(write[k]), row)
 
 
 def _cut(block: Block, span: slice) -> Block:
