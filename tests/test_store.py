@@ -97,11 +97,14 @@ def test_no_room_on_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_memory_stays_readable_after_the_files_are_closed() -> None:
-    store = ClientStore(8, torch.float64)
+def test_files_are_closed_with_the_last_reference(tmp_path: Path) -> None:
+    store = ClientStore(8, torch.float64, memory_limit=0, folder=tmp_path)
     store.put(4, torch.arange(8.0, dtype=torch.float64))
-    store.close()
-    assert float(store.get(4).sum()) == 28.0
+    fd = store.segments[0].fd
+    os.fstat(fd)
+    del store
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
 
 
 def test_bfloat16_rows_take_half_the_memory() -> None:

@@ -133,9 +133,8 @@ class Federation:
         self.engine: Engine = make_engine(make_worker, workers)
 
     def close(self) -> None:
+        """Stop the workers. Client state stays readable while somebody holds it."""
         self.engine.close()
-        for store in self.stores.values():
-            store.close()
 
     def processes(self) -> list[BaseProcess]:
         """The worker processes; none where the work is done in this one."""

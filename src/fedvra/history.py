@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,27 @@ import torch
 from torch import Tensor
 
 from fedvra.problems.base import Problem
+from fedvra.store import ClientStore
 
 TARGETS = (50, 60, 70, 80, 90, 95, 97, 98, 99)
+
+
+class ClientRows(Mapping[int, Tensor]):
+    """The state of every client that ever took part, by client number: copies, made when asked for."""
+
+    def __init__(self, store: ClientStore) -> None:
+        self._store = store
+
+    def __getitem__(self, client: int) -> Tensor:
+        if client not in self._store:
+            raise KeyError(client)
+        return self._store.get(client).clone()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._store.clients())
+
+    def __len__(self) -> int:
+        return len(self._store)
 
 
 @dataclass
@@ -27,7 +46,7 @@ class History:
     """Float buffers of the global model, flat [K], where it has any."""
     metrics: list[dict[str, Any]] = field(default_factory=list)
     """One record per round."""
-    duals: dict[int, Tensor] = field(default_factory=dict)
+    duals: Mapping[int, Tensor] = field(default_factory=dict)
     """lambda_i of every client that ever took part; all others are at zero."""
     y: dict[int, Tensor] = field(default_factory=dict)
     """The second block of every client that ever took part, as stored: flat, with zeros past a client's own numbers."""

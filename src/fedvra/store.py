@@ -16,6 +16,7 @@ import mmap
 import os
 import resource
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Segment(ABC):
 
     def __init__(self, address: SegmentAddress, fd: int, width: int, dtype: torch.dtype) -> None:
         self.address, self.fd, self.width, self.dtype = address, fd, width, dtype
+        weakref.finalize(self, os.close, fd)  # rows stay readable for as long as somebody holds their store
 
     @abstractmethod
     def load(self, row: int) -> Tensor:
@@ -64,9 +66,6 @@ class Segment(ABC):
     @abstractmethod
     def place(self, row: int) -> Tensor | None:
         """Where a row can be computed in place; None where it must be saved from elsewhere."""
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 class MemorySegment(Segment):
@@ -161,11 +160,6 @@ class RowReader:
         """Where the row of a slot can be computed in place; None where it has to be saved."""
         segment, row = divmod(slot, self.rows_per_segment)
         return self.segments[segment].place(row)
-
-    def close(self) -> None:
-        """Close the files. Rows in memory stay readable for as long as somebody holds this object."""
-        for segment in self.segments:
-            segment.close()
 
 
 class ClientStore(RowReader):

@@ -12,7 +12,7 @@ from fedvra.algorithms.base import Algorithm
 from fedvra.cohort import Setting
 from fedvra.errors import require
 from fedvra.federation import Experiment, Federation
-from fedvra.history import History
+from fedvra.history import ClientRows, History
 from fedvra.observers import Observer
 from fedvra.problems.base import Problem, SolverSettings
 from fedvra.samplers import Sampler
@@ -93,7 +93,7 @@ def simulate(
             lam=state.lam.clone(),
             aux=state.aux,
             metrics=metrics,
-            duals={client: row.clone() for client, row in federation.stores["duals"].items()},
+            duals=ClientRows(federation.stores["duals"]),
             y={client: row.clone() for client, row in federation.second_block().items()},
             trajectory=None if keep is None else torch.stack(kept) if kept else state.x0.new_empty(0, len(state.x0)),
         )
