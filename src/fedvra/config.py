@@ -20,7 +20,7 @@ from fedvra.errors import UsageError, require, unknown_name
 from fedvra.tasks.base import TASKS, Task
 
 if TYPE_CHECKING:
-    from fedvra.federation import Experiment
+    from fedvra.planning import Experiment
 
 
 def option(default: Any, read: values.Reader, metavar: str, help: str) -> Any:
@@ -150,7 +150,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def build(config: RunConfig) -> Experiment:
     """The experiment a config describes: data loaded and dealt, model made, everything checked that can be by now."""
-    from fedvra.federation import Experiment
+    from fedvra.planning import Experiment
     from fedvra.problems.base import SolverSettings
     from fedvra.samplers import parse_sampler
     from fedvra.settings import make_algorithm

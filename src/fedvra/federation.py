@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -18,35 +18,15 @@ from torch import Tensor
 
 from fedvra import rule
 from fedvra.algorithms.base import Algorithm
-from fedvra.cohort import Cohort, Floats, Ints, Setting, resolve
+from fedvra.cohort import Cohort, Floats, Ints
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_workers
 from fedvra.engines.worker import MAX_PARTS, MIN_PARTS, Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker
-from fedvra.errors import DivergedError, require
+from fedvra.errors import DivergedError
 from fedvra.observers import Observer
-from fedvra.problems.base import Block, Problem, SolverSettings
-from fedvra.samplers import Participation, Sampler
+from fedvra.planning import Experiment, Plan, subset
+from fedvra.problems.base import Block
 from fedvra.store import ClientStore, RowReader
 from fedvra.streams import Purpose, stream
-from fedvra.work import Work
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """Everything that determines a run's numbers (how it is computed, e.g. by how many workers, is not part of it)."""
-
-    algorithm: Algorithm
-    problem: Problem
-    sampler: Sampler
-    work: Work
-    data: Any = None
-    lr: Setting = 0.01
-    batch_size: int | None = None
-    seed: int = 0
-    weights: Any = "equal"
-    x_init: Tensor | None = None
-    drop: float = 0.0
-    eval_every: int = 1
-    solver: SolverSettings = field(default_factory=SolverSettings)
 
 
 @dataclass
@@ -59,30 +39,6 @@ class ServerState:
     aux: Tensor | None
     counts: Ints
     """How often each client took part."""
-
-
-def client_weights(weights: Any, samples: Ints) -> Floats:
-    """omega_i, summing to 1: "equal" (1/N), "samples" (n_i/n), or given.
-
-    >>> client_weights("samples", np.array([1, 3]))
-    array([0.25, 0.75])
-    """
-    if isinstance(weights, str):
-        require(
-            weights in ("equal", "samples"),
-            f"weights must be 'equal', 'samples' or one number per client, got {weights!r}.",
-        )
-        raw = np.ones(len(samples)) if weights == "equal" else samples.astype(np.float64)
-    else:
-        raw = np.asarray(weights, dtype=np.float64)
-        require(
-            raw.shape == samples.shape, f"weights: {len(samples)} clients need as many weights, got shape {raw.shape}."
-        )
-        require(
-            bool(np.all(np.isfinite(raw)) and np.all(raw >= 0) and raw.sum() > 0),
-            "weights must be >= 0 and not all zero.",
-        )
-    return np.asarray(raw / raw.sum())
 
 
 class Federation:
@@ -101,13 +57,9 @@ class Federation:
         self.observers = tuple(observers)
         settings = replace(e.solver, batch_size=e.batch_size)
         e.problem.check(e.data, settings)
-        self.samples = e.problem.samples(e.data)
-        self.total = len(self.samples)
-        self.omega = client_weights(e.weights, self.samples)
-        self._check()
-        x0 = e.problem.initial(e.seed)
-        if e.x_init is not None:
-            x0 = e.x_init.detach().to(x0.dtype, copy=True)
+        self.plan = Plan(e, e.problem.samples(e.data))
+        self.total, self.omega = self.plan.total, self.plan.omega
+        x0 = e.start()
         aux = e.problem.initial_aux(e.seed)
         self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
         self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype)
@@ -144,9 +96,9 @@ class Federation:
         """Raise now what the next round would refuse (full participation lacking, gamma*lr > 1), before anything is written."""
         with one_thread():
             self._broadcast()
-            cohort = self._cohort()
+            cohort = self.plan.cohort(self.state.round, self.state.counts, self._losses)
             if len(cohort):
-                self._row(cohort)
+                self.plan.row(cohort, self.state.counts)
 
     def round(self) -> dict[str, Any]:
         """Play one round. An empty one leaves x0 and lam as they are.
@@ -157,14 +109,14 @@ class Federation:
         with one_thread():
             seen = [observer.before(self) for observer in self.observers]
             self._broadcast()
-            cohort = self._cohort()
+            cohort = self.plan.cohort(self.state.round, self.state.counts, self._losses)
             record: dict[str, Any] = {"round": self.state.round + 1}
             train_loss, counted, sent = None, cohort, {}
             if len(cohort):
-                row = self._row(cohort)
+                row = self.plan.row(cohort, self.state.counts)
                 counted_mask = self._counted(cohort)
                 losses = self._local_work(cohort, row, counted_mask)
-                counted = _subset(cohort, counted_mask)
+                counted = subset(cohort, counted_mask)
                 if len(counted):
                     train_loss = float(np.average(losses[counted_mask], weights=np.maximum(counted.omega, 1e-300)))
                 sent = self._traffic(cohort, counted, row)
@@ -192,76 +144,11 @@ class Federation:
 
     # -- before the work ---------------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
-        e = self.experiment
-        e.sampler.check(self.total)
-        e.work.check(self.total)
-        require(0 <= e.drop < 1, f"drop must be a probability in [0, 1), got {e.drop}.")
-        require(e.batch_size is None or e.batch_size >= 1, f"batch_size must be >= 1 or None, got {e.batch_size}.")
-        require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
-        if e.algorithm.everyone_takes_part:
-            require(e.drop == 0, f"{e.algorithm.label} needs every client's reply in every round: leave drop at 0.")
-        if e.x_init is not None:
-            expected = e.problem.initial(e.seed)
-            require(
-                tuple(e.x_init.shape) == tuple(expected.shape),
-                f"x_init has shape {list(e.x_init.shape)}, the problem needs {list(expected.shape)}.",
-            )
-
     def _broadcast(self) -> None:
         self.board.x0.copy_(self.state.x0)
         self.board.lam.copy_(self.state.lam)
         if self.board.aux is not None and self.state.aux is not None:
             self.board.aux.copy_(self.state.aux)
-
-    def _cohort(self) -> Cohort:
-        """The sampler's draw with all that is known of it; a client with no steps to do does not take part."""
-        e = self.experiment
-        clients = e.sampler.draw(self.state.round, e.seed, self.total, self._losses)
-        cohort = self._describe(clients)
-        cohort = _subset(cohort, cohort.steps > 0)
-        if e.algorithm.everyone_takes_part:
-            require(
-                len(cohort) == self.total,
-                f"{e.algorithm.label} is defined for full participation: use the sampler Full() "
-                f"(round {self.state.round + 1} had {len(cohort)} of {self.total} clients at work).",
-            )
-        return cohort
-
-    def _describe(self, clients: Ints) -> Cohort:
-        e, r = self.experiment, self.state.round
-        samples = self.samples[clients]
-        history = Participation(r, self.state.counts)
-        cohort = Cohort(
-            round=r,
-            total=self.total,
-            clients=clients,
-            p=e.sampler.probabilities(r, clients, self.total, history),
-            steps=e.work.steps(r, clients, samples, e.batch_size, e.seed),
-            samples=samples,
-            omega=self.omega[clients],
-            eta=np.zeros(len(clients)),
-            seed=e.seed,
-        )
-        eta = resolve(e.lr, cohort, "lr")
-        require(bool(np.all(eta > 0)), f"the learning rate must be > 0, got {eta.min() if len(eta) else eta}.")
-        return replace(cohort, eta=eta)
-
-    def _row(self, cohort: Cohort) -> rule.Coefficients:
-        """The algorithm's coefficients, checked."""
-        row = self.experiment.algorithm.coefficients(cohort, lambda: self._describe(np.arange(self.total)))
-        for name in ("gamma", "alpha", "w"):
-            values = getattr(row, name)
-            require(
-                bool(np.all(np.isfinite(values)) and np.all(values >= 0)),
-                f"round {cohort.round + 1}: {name} must be finite and >= 0 for every client, got {values.tolist()}.",
-            )
-        worst = float(np.max(row.gamma * cohort.eta))
-        require(
-            worst <= 1,
-            f"gamma*lr must not exceed 1 (it is {worst:g}): local steps would overshoot x0; lower gamma or lr.",
-        )
-        return row
 
     def _losses(self, clients: Ints) -> Floats:
         return np.concatenate(
@@ -386,11 +273,6 @@ class Federation:
     def second_block(self) -> dict[int, Tensor]:
         """y_i of every client that took part so far, as stored."""
         return dict(self.stores["y"].items()) if "y" in self.stores else {}
-
-
-def _subset(cohort: Cohort, mask: Any) -> Cohort:
-    arrays = {name: getattr(cohort, name)[mask] for name in ("clients", "p", "steps", "samples", "omega", "eta")}
-    return replace(cohort, **arrays)
 
 
 def _slots_of(slots: Slots | None, part: Ints) -> Slots | None:

@@ -11,9 +11,10 @@ from torch import Tensor
 from fedvra.algorithms.base import Algorithm
 from fedvra.cohort import Setting
 from fedvra.errors import require
-from fedvra.federation import Experiment, Federation
+from fedvra.federation import Federation
 from fedvra.history import ClientRows, History
 from fedvra.observers import Observer
+from fedvra.planning import Experiment
 from fedvra.problems.base import Problem, SolverSettings
 from fedvra.samplers import Sampler
 from fedvra.work import Work

@@ -15,8 +15,8 @@ from fedvra.algorithms.base import Algorithm
 from fedvra.data.dataset import Dataset, FederatedData, Transform, split
 from fedvra.data.partitions import IID
 from fedvra.errors import FedvraError
-from fedvra.federation import Experiment
 from fedvra.models import MODELS
+from fedvra.planning import Experiment
 from fedvra.problems.base import SolverSettings
 from fedvra.problems.supervised import Supervised
 from fedvra.samplers import Uniform
