@@ -16,7 +16,7 @@ import click
 from fedvra import __version__
 from fedvra.errors import FedvraError, unknown_name
 
-VERBS = ("demo", "run", "compare", "algorithms", "data")
+VERBS = ("demo", "run", "compare", "algorithms", "data", "bench")
 """In the order of the help. A verb is a click command named ``command`` in the module of its name."""
 
 

@@ -62,7 +62,7 @@ class InProcess:
         return []
 
     def close(self) -> None:
-        pass
+        del self.worker  # it refers to the run's state, and the run to us
 
 
 class ProcessPool:
@@ -116,6 +116,7 @@ class ProcessPool:
                 process.kill()
                 process.join()
         self._workers.clear()
+        del self._make_worker  # it refers to the run's state, and the run to us
 
     def _start(self) -> Connection:
         ours, theirs = self._context.Pipe()
