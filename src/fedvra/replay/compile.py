@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedvra.replay.codegen import Code, Plain, Product
@@ -22,6 +23,8 @@ class Compiled(NamedTuple):
     run: Callable[[Any, Any, Tensor | None], None]
     source: str
     tensors: list[Tensor]
+    loss: Tensor
+    """Where the loss comes out."""
 
 
 def compile_step(
@@ -40,7 +43,7 @@ def compile_step(
         calls: what one forward and backward pass did.
         x: the memory the parameters were read from, and ``out`` the memory that is updated.
         parameters: the parameters' views of ``out``, and ``gradients`` what was found for them.
-        batch: the memory that inputs and targets are put into; ``loss`` where the loss comes out.
+        batch: the memory that inputs and targets are put into; ``loss`` what it came to.
         refresh: pairs (copy, master) to copy before anything else, for a network that computes in a lower precision.
     """
     given = {memory(x), *map(memory, batch)}
@@ -55,8 +58,12 @@ def compile_step(
     for low, master in refresh:
         code.line(f"{code.name(low)}.copy_({code.name(master)})")
     code.replay(_varying(_live(work, absorbed, set(wanted)), given), wanted)
+    if memory(loss) in code.moving:  # its kernel insists on new memory each time: keep a copy where it can be found
+        kept = torch.empty_like(loss, requires_grad=False)
+        code.line(f"{code.name(kept)}.copy_({code.name(loss)})")
+        loss = kept
     code.update(out, products, others)
-    return Compiled(code.function(), code.source(), tensors_in(list(code.bound.values())))
+    return Compiled(code.function(), code.source(), tensors_in(list(code.bound.values())), loss.detach())
 
 
 def _updates(

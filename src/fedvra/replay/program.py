@@ -24,13 +24,13 @@ class Program:
 
     inputs: Tensor
     targets: Tensor
-    loss: Tensor
-    """Where the loss at x (before the step) comes out: one number, or one per client [M]."""
     run: Callable[[Any, Any, Tensor | None], None]
     source: str
     """The replay as Python, for the curious."""
     tensors: list[Tensor]
     """Everything it is bound to: buffers, constants and views of x."""
+    loss: Tensor
+    """Where the loss at x (before the step) comes out: one number, or one per client [M]."""
 
     def nbytes(self) -> int:
         """Memory of all it is bound to."""
@@ -80,9 +80,9 @@ def trace_step(
     out = master if out is None else out
     refresh = [(x, master)] if x is not master else []
     compiled = compile_step(
-        recorder.calls, x, out, parameter_views(out, shapes), gradients, (inputs, targets), value.detach(), refresh
+        recorder.calls, x, out, parameter_views(out, shapes), gradients, (inputs, targets), value, refresh
     )
-    program = Program(inputs, targets, value.detach(), *compiled)
+    program = Program(inputs, targets, *compiled)
 
     def gradient(batch: Tensor, wanted: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -126,9 +126,8 @@ def trace_block(
     finally:
         fallback(True)
     views = parameter_views(out, shapes)
-    program = Program(
-        inputs, targets, losses, *compile_step(recorder.calls, x, out, views, gradients, (inputs, targets), losses, [])
-    )
+    compiled = compile_step(recorder.calls, x, out, views, gradients, (inputs, targets), losses, [])
+    program = Program(inputs, targets, *compiled)
     _verify(program, out, lambda b, w: torch.cat([g.flatten(1) for g in per_client(leaves, b, w)[0]], 1))
     return program
 
