@@ -263,10 +263,12 @@ def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
+    rounds = len(folder.metrics())
     assert process.returncode == 1
-    assert errors.strip() == "Error: interrupted; what was written so far stays readable."
+    assert errors.split("\n")[1] == "Stopping when this round is over; once more stops at once."
+    assert errors.strip().endswith(f"Error: interrupted after round {rounds}; `fedvra resume run` goes on.")
     assert folder.summary().status == "interrupted"
-    assert folder.summary().rounds == len(folder.metrics()) > 0
+    assert folder.summary().rounds == rounds > 0
 
 
 def test_a_reader_that_has_seen_enough() -> None:

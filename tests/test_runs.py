@@ -36,7 +36,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def test_what_a_folder_holds(finished: RunFolder) -> None:
     files = {path.name for path in finished.path.iterdir()}
     assert {"config.yaml", "metrics.jsonl", "summary.json", "partition.png"} <= files
-    assert not [name for name in files if name.startswith(".")]
+    assert {"checkpoint", ".lock"} <= files
+    assert not [name for name in files - {".lock"} if name.startswith(".")]
     assert finished.partition_file.read_bytes().startswith(b"\x89PNG")
     assert finished.config() == small()
 
@@ -166,10 +167,10 @@ def test_rewinding_leaves_whole_rounds(finished: RunFolder, tmp_path: Path) -> N
 
 
 def test_a_folder_in_use_is_left_alone(finished: RunFolder, tmp_path: Path) -> None:
-    before = {path.name: path.read_bytes() for path in finished.path.iterdir()}
+    before = {path: path.read_bytes() for path in finished.path.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match="is already in use: name another with --out"):
         execute(small(seed=5), finished.path)
-    assert {path.name: path.read_bytes() for path in finished.path.iterdir()} == before
+    assert {path: path.read_bytes() for path in finished.path.rglob("*") if path.is_file()} == before
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="is already in use"):
         execute(small(), tmp_path)

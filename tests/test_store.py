@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedvra.errors import FedvraError
-from fedvra.store import SEGMENT_BYTES, ClientStore, RowReader, shared_tensor
+from fedvra.store import SEGMENT_BYTES, ClientStore, MemoryBudget, RowReader, shared_tensor
 
 
 def filled(store: ClientStore, clients: list[int], value: float) -> None:
@@ -58,7 +58,7 @@ def test_slots_are_reused_so_that_memory_follows_the_clients_that_took_part() ->
 
 @pytest.mark.parametrize("limit", [None, 0])
 def test_another_process_sees_the_rows_in_memory_and_on_disk(limit: int | None, tmp_path: Path) -> None:
-    store = ClientStore(1 << 14, torch.float32, memory_limit=limit, folder=tmp_path)
+    store = ClientStore(1 << 14, torch.float32, budget=MemoryBudget(limit), folder=tmp_path)
     filled(store, [1, 2], 5.0)
     store.commit([1, 2])
     read, write = store.stage(np.array([1, 2]))
@@ -78,7 +78,7 @@ def test_another_process_sees_the_rows_in_memory_and_on_disk(limit: int | None, 
 
 def test_rows_past_the_limit_are_on_disk_and_the_first_ones_in_memory(tmp_path: Path) -> None:
     store = ClientStore(
-        1 << 20, torch.float32, memory_limit=SEGMENT_BYTES, folder=tmp_path
+        1 << 20, torch.float32, budget=MemoryBudget(SEGMENT_BYTES), folder=tmp_path
     )  # 4 MiB rows, 16 to a segment
     for client in range(20):
         store.put(client, torch.full((1 << 20,), float(client)))
@@ -87,7 +87,7 @@ def test_rows_past_the_limit_are_on_disk_and_the_first_ones_in_memory(tmp_path: 
 
 
 def test_no_room_on_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
-    store = ClientStore(1 << 20, torch.float32, memory_limit=0, folder=tmp_path)
+    store = ClientStore(1 << 20, torch.float32, budget=MemoryBudget(0), folder=tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
@@ -98,7 +98,7 @@ def test_no_room_on_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_files_are_closed_with_the_last_reference(tmp_path: Path) -> None:
-    store = ClientStore(8, torch.float64, memory_limit=0, folder=tmp_path)
+    store = ClientStore(8, torch.float64, budget=MemoryBudget(0), folder=tmp_path)
     store.put(4, torch.arange(8.0, dtype=torch.float64))
     fd = store.segments[0].fd
     os.fstat(fd)

@@ -1,46 +1,62 @@
 """Checkpoints: all that a run needs to go on to bitwise the same result as if it had never stopped.
 
-A checkpoint is a snapshot (see ``fedvra.durable``) in ``checkpoint/000050``: there whole or not at all.
+A checkpoint is a snapshot (see ``fedvra.durable``) in ``checkpoint/000050``: there whole or not at all. It holds the server's
+state and every client's rows as of the end of a round; what a round draws at random follows from the seed and its number.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
-from fedvra.durable import newest_snapshot, save_snapshot
+from fedvra.durable import intact_snapshots, save_snapshot, snapshots
 from fedvra.errors import FedvraError
 from fedvra.federation import Federation
 
-SHARD_BYTES = 256 << 20
-"""Client rows are written in files of about this size, so that saving needs no more memory than that."""
+SHARD_BYTES = 64 << 20
+"""Client rows are written in files of about this size; saving takes about three times as much memory."""
 
 
 def save(federation: Federation, folder: Path) -> Path:
     """Write the federation's state as of its last finished round; returns the new checkpoint's folder."""
     number = federation.state.round
+    facts = {"round": number, "clients": federation.total, "parameters": federation.state.x0.numel()}
     try:
-        return save_snapshot(folder, number, _files(federation), {"round": number})
-    except (OSError, SafetensorError) as error:
+        return save_snapshot(folder, number, _files(federation), facts)
+    except OSError as error:
         raise FedvraError(
-            f"the checkpoint of round {number} could not be written to {folder} ({error}): "
+            f"the checkpoint of round {number} could not be written to {folder} ({error.strerror}): "
             "free some space and resume; earlier checkpoints are intact."
         ) from error
 
 
-def restore(federation: Federation, folder: Path) -> int:
-    """Bring a fresh federation to the newest intact checkpoint; returns its round, 0 where there is none."""
-    found = newest_snapshot(folder)
-    if found is None:
-        return 0
-    _load(federation, found[0], found[1]["round"])
-    return federation.state.round
+def restore(federation: Federation, folder: Path, up_to: int | None = None) -> int:
+    """Bring a fresh federation to the newest intact checkpoint; returns its round, 0 where there is none.
+
+    Args:
+        up_to: the last round that the run's records cover: later checkpoints are of no use.
+    """
+    too_late = None
+    for path, manifest in intact_snapshots(folder):
+        if up_to is None or manifest["round"] <= up_to:
+            _load(federation, path, manifest)
+            return federation.state.round
+        too_late = path
+    if too_late is not None:
+        raise FedvraError(
+            f"the records end at round {up_to}, before the checkpoint {too_late}: put metrics.jsonl back as it was, "
+            "or remove the folder checkpoint to start over."
+        )
+    if snapshots(folder):
+        warnings.warn(f"no checkpoint in {folder} is intact: starting over from the first round.", stacklevel=2)
+    return 0
 
 
 def _files(federation: Federation) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -56,26 +72,33 @@ def _files(federation: Federation) -> Iterator[tuple[str, dict[str, Tensor]]]:
         server["aux"] = state.aux
     yield "server.safetensors", server
     for name, store in federation.stores.items():
-        rows_per_file = max(1, SHARD_BYTES // max(1, store.width * store.dtype.itemsize))
+        per_file = max(1, SHARD_BYTES // max(1, store.width * store.dtype.itemsize))
         clients = store.clients()
-        for k in range(0, len(clients), rows_per_file):
-            yield (
-                f"{name}-{k // rows_per_file:05d}.safetensors",
-                {str(client): store.get(client) for client in clients[k : k + rows_per_file]},
-            )
+        for k in range(0, len(clients), per_file):
+            some = clients[k : k + per_file]
+            rows = torch.stack([store.get(client) for client in some])
+            yield f"{name}-{k // per_file:05d}.safetensors", {"clients": torch.tensor(some), "rows": rows}
 
 
-def _load(federation: Federation, folder: Path, number: int) -> None:
-    server = load_file(folder / "server.safetensors")
+def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> None:
     state = federation.state
-    if server["x0"].shape != state.x0.shape or server["x0"].dtype != state.x0.dtype:
+    server = _tensors(folder / "server.safetensors")
+    if manifest["clients"] != federation.total or server["x0"].shape != state.x0.shape:
         raise FedvraError(
-            f"checkpoint {folder} belongs to another model: its x0 has {server['x0'].numel()} parameters."
+            f"checkpoint {folder} is of {manifest['clients']} clients and {manifest['parameters']} parameters, and the run "
+            f"has {federation.total} and {state.x0.numel()}: was config.yaml changed?"
         )
-    state.round, state.x0, state.lam, state.aux = number, server["x0"], server["lam"], server.get("aux")
+    state.round, state.x0, state.lam, state.aux = manifest["round"], server["x0"], server["lam"], server.get("aux")
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()
     for name, store in federation.stores.items():
         store.clear()
-        for path in sorted(folder.glob(f"{name}-*.safetensors")):
-            for client, row in load_file(path).items():
-                store.put(int(client), row)
+        for file in manifest["files"]:
+            if file.startswith(f"{name}-"):
+                shard = _tensors(folder / file)
+                for client, row in zip(shard["clients"].tolist(), shard["rows"], strict=True):
+                    store.put(client, row)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """Copies in memory of their own, aligned as torch aligns: arithmetic must not notice where a vector came from."""
+    return {name: tensor.clone() for name, tensor in load(path.read_bytes()).items()}

@@ -8,17 +8,23 @@ print(comparison.markdown())
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedvra.algorithms import REGISTRY
-from fedvra.config import configure
+from fedvra.config import RunConfig, configure
 from fedvra.display import Silent, View, watch
-from fedvra.errors import require
+from fedvra.errors import RunInterrupt, require
+from fedvra.folders import locked
 from fedvra.report.comparison import Comparison, Run
-from fedvra.runs import RunFolder, check, make_folder, require_unused
+from fedvra.runs import RunFolder, check, execute, make_folder, require_unused, resume, write_json
+
+PLAN = "plan.json"
+"""The runs of a comparison, written before the first of them: what ``fedvra resume`` needs to go on."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +96,63 @@ def compare(
     require(bool(seeds), "name at least one seed.")
     require_unused(out)
     plan = [
-        (variant, configure(*layers, {"algorithm": variant.algorithm, "set": variant.given, "seed": seed}))
+        Planned(
+            variant.label,
+            f"{variant.slug}/seed-{seed}",
+            configure(*layers, {"algorithm": variant.algorithm, "set": variant.given, "seed": seed}),
+        )
         for variant in variants
         for seed in seeds
     ]
-    for _, config in plan[:: len(seeds)]:
-        check(config)
+    for planned in plan[:: len(seeds)]:
+        check(planned.config)
     make_folder(out)
+    with locked(out):
+        require_unused(out)  # still: another process may have come first
+        return _carry_out(plan, out, view)
+
+
+def resume_comparison(
+    out: str | Path, rounds: int | None = None, workers: int | str | None = None, view: View | None = None
+) -> Comparison:
+    """Go on with a comparison that was interrupted: runs that have ended stay as they are, the others are resumed or begun."""
+    out = Path(out)
+    changes = {name: value for name, value in {"rounds": rounds, "workers": workers}.items() if value is not None}
+    stored = json.loads((out / PLAN).read_text(encoding="utf-8"))
+    plan = [Planned(each["label"], each["folder"], configure(each["config"], changes)) for each in stored]
+    with locked(out):
+        return _carry_out(plan, out, view or Silent())
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a comparison."""
+
+    label: str
+    folder: str
+    """Within the comparison's own."""
+    config: RunConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"label": self.label, "folder": self.folder, "config": self.config.to_dict()}
+
+
+def _carry_out(plan: list[Planned], out: Path, view: View) -> Comparison:
+    """Play what is left of the plan; write table and picture."""
+    write_json(out / PLAN, [planned.to_dict() for planned in plan])
     runs = []
-    for variant, config in plan:
-        folder = RunFolder(out / variant.slug / f"seed-{config.seed}")
-        summary = watch(view, variant.label, config, folder.path)
-        runs.append(Run(variant.label, summary, folder.metrics()))
-    comparison = Comparison(plan[0][1], runs, out)
+    for planned in plan:
+        folder, config = RunFolder(out / planned.folder), planned.config
+        summary = folder.ended(config)
+        if summary is None:
+            begun = folder.config_file.exists()
+            go_on = partial(resume, folder.path, rounds=config.rounds, workers=config.workers)
+            start = partial(execute, config, folder.path)
+            try:
+                summary = watch(view, planned.label, config, go_on if begun else start, folder.metrics())
+            except RunInterrupt:
+                raise RunInterrupt(f"interrupted; `fedvra resume {out}` goes on.") from None
+        runs.append(Run(planned.label, summary, folder.metrics()))
+    comparison = Comparison(plan[0].config, runs, out)
     comparison.write()
     return comparison

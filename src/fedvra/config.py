@@ -81,7 +81,24 @@ class RunConfig:
         "auto", values.or_word("auto", values.whole(1)), "N", "Processes; auto takes one per core."
     )
     engine: str = option("local", values.one_of("local"), "NAME", "Where clients are run: local, on this machine.")
-    checkpoint_every: int = option(10, values.whole(0), "N", "Rounds between checkpoints; 0 makes none.")
+    checkpoint_every: int = option(
+        50, values.whole(0), "N", "Rounds between checkpoints; 0 makes one at the end and on Ctrl-C only."
+    )
+    state_memory: int | str = option(
+        "auto",
+        values.or_word("auto", values.size),
+        "SIZE",
+        "Client state to keep in memory, e.g. 4GB; the rest is on disk. auto is half of what the machine has free.",
+    )
+    state_dtype: str = option(
+        "float32",
+        values.one_of("float32", "bfloat16"),
+        "NAME",
+        "Client state is kept in float32 (as the model is), or in bfloat16, half the size, with its drift reported.",
+    )
+    state_folder: str | None = option(
+        None, values.optional(values.text), "DIR", "Where client state is kept on disk [default: the run's folder]."
+    )
     data: str | None = option(None, values.optional(values.text), "DIR", "Folder of data sets [default: $FEDVRA_DATA].")
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 from rich import box
 from rich.console import Console, Group
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedvra.config import RunConfig
-from fedvra.runs import Record, RunSummary, execute
+from fedvra.runs import Record, RunSummary
 
 RECENT = 20
 """Rounds over which speed is averaged."""
@@ -34,7 +34,7 @@ def make_console(stderr: bool = False) -> Console:
 class Standing:
     """How a run stands, worked out from its records."""
 
-    def __init__(self, label: str, config: RunConfig) -> None:
+    def __init__(self, label: str, config: RunConfig, past: Iterable[Record] = ()) -> None:
         self.label, self.config = label, config
         self.round = 0
         self.accuracy: float | None = None
@@ -42,6 +42,8 @@ class Standing:
         self.loss: float | None = None
         self.reached: dict[float, int] = {}
         self._recent: deque[Record] = deque(maxlen=RECENT)
+        for record in past:
+            self.take(record)
 
     def take(self, record: Record) -> None:
         self.round = record["round"]
@@ -84,10 +86,13 @@ class Standing:
 
 
 class View(ABC):
-    """Shows one run after another: ``begin``, a ``record`` per round, ``end`` with what it came to (None: cut short)."""
+    """Shows one run after another: ``begin``, a ``record`` per round, ``end`` with what it came to (None: cut short).
+
+    A run that goes on after a stop begins with the records of its ``past``.
+    """
 
     @abstractmethod
-    def begin(self, label: str, config: RunConfig) -> None: ...
+    def begin(self, label: str, config: RunConfig, past: Iterable[Record] = ()) -> None: ...
 
     @abstractmethod
     def record(self, record: Record) -> None: ...
@@ -99,7 +104,7 @@ class View(ABC):
 class Silent(View):
     """Shows nothing: for programs."""
 
-    def begin(self, label: str, config: RunConfig) -> None:
+    def begin(self, label: str, config: RunConfig, past: Iterable[Record] = ()) -> None:
         pass
 
     def record(self, record: Record) -> None:
@@ -115,8 +120,8 @@ class LiveView(View):
     def __init__(self, console: Console) -> None:
         self.console = console
 
-    def begin(self, label: str, config: RunConfig) -> None:
-        self.standing = Standing(label, config)
+    def begin(self, label: str, config: RunConfig, past: Iterable[Record] = ()) -> None:
+        self.standing = Standing(label, config, past)
         # No refreshing thread: worker processes are forked, and must not inherit a lock that a thread was holding.
         self.live = Live(self._picture(), console=self.console, transient=True, auto_refresh=False)
         self.live.start(refresh=True)
@@ -150,8 +155,8 @@ class PlainView(View):
     def __init__(self, console: Console, lines: int = 20) -> None:
         self.console, self.lines = console, lines
 
-    def begin(self, label: str, config: RunConfig) -> None:
-        self.standing = Standing(label, config)
+    def begin(self, label: str, config: RunConfig, past: Iterable[Record] = ()) -> None:
+        self.standing = Standing(label, config, past)
         self.every = -(-config.rounds // self.lines) if self.lines else 0
 
     def record(self, record: Record) -> None:
@@ -174,12 +179,18 @@ def make_view(console: Console, lines: int = 20) -> View:
     return LiveView(console) if console.is_terminal else PlainView(console, lines)
 
 
-def watch(view: View, label: str, config: RunConfig, out: str | Path) -> RunSummary:
-    """:func:`fedvra.runs.execute`, shown by ``view``."""
-    view.begin(label, config)
+def watch(
+    view: View,
+    label: str,
+    config: RunConfig,
+    run: Callable[[Callable[[Record], None]], RunSummary],
+    past: Iterable[Record] = (),
+) -> RunSummary:
+    """What ``run`` does (it is given what to call with each record), shown by ``view``."""
+    view.begin(label, config, past)
     summary = None
     try:
-        summary = execute(config, out, view.record)
+        summary = run(view.record)
     finally:
         view.end(summary)
     return summary

@@ -1,8 +1,8 @@
 """Files that are there whole or not at all, also after a power cut.
 
-A snapshot is a numbered folder (``000050``) of safetensors files and a ``manifest.json`` with the SHA-256 of each (no pickle).
-It is written under a temporary name, fsynced and renamed; the last two are kept, and one that is damaged is passed over for
-the one before it.
+A snapshot is a numbered folder (``000050``) of safetensors files and a ``manifest.json`` with the SHA-256 of each and of
+itself (no pickle). It is written under a temporary name, fsynced and renamed; the last two are kept, and one that is damaged
+is passed over for the one before it.
 """
 
 from __future__ import annotations
@@ -12,58 +12,82 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
+
+from fedvra.errors import FedvraError
 
 KEEP = 2
 FORMAT = 1
+WRITING = ".writing-"
+"""How the name of a snapshot begins that is being written, or was when its writer died."""
 
 
 def save_snapshot(
     folder: Path, number: int, files: Iterable[tuple[str, dict[str, Tensor]]], facts: Mapping[str, Any]
 ) -> Path:
-    """Write snapshot ``number``, unless it is there; its manifest carries ``facts``. Raises what the disk raises."""
+    """Write snapshot ``number``, unless it is there intact; its manifest carries ``facts``. Raises what the disk raises."""
     final = folder / f"{number:06d}"
     if final.exists():
-        return final
-    temporary = folder / f".writing-{final.name}"
+        with suppress(_DamagedError):
+            _verified_manifest(final)
+            return final
+        shutil.rmtree(final)
+    for left_behind in folder.glob(f"{WRITING}*"):
+        shutil.rmtree(left_behind, ignore_errors=True)
+    temporary = folder / f"{WRITING}{final.name}"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         digests = {name: write_tensors(temporary / name, tensors) for name, tensors in files}
-        manifest = {"format": FORMAT, **facts, "sha256": digests}
-        write_durably(temporary / "manifest.json", json.dumps(manifest, indent=1).encode())
+        manifest = {"format": FORMAT, **facts, "files": digests}
+        sealed = {**manifest, "sha256": _seal(manifest)}
+        write_durably(temporary / "manifest.json", json.dumps(sealed, indent=1).encode())
         sync_folder(temporary)
         temporary.rename(final)
         sync_folder(folder)
+        sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in _existing(folder)[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
+    keep = [path for path in snapshots(folder) if int(path.name) <= number][-KEEP:]
+    for other in snapshots(folder):  # later ones too: who is here again had no use for them
+        if other not in keep:
+            shutil.rmtree(other, ignore_errors=True)
     return final
 
 
-def newest_snapshot(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest intact snapshot and its manifest; None where there is none."""
-    for candidate in reversed(_existing(folder)):
+def snapshots(folder: Path) -> list[Path]:
+    """All there are, damaged ones included, in the order of their numbers."""
+    found = [path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def intact_snapshots(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Those that are as they were written, newest first, with their manifests; warns of the others on the way."""
+    for candidate in reversed(snapshots(folder)):
         try:
-            return candidate, _verified_manifest(candidate)
+            manifest = _verified_manifest(candidate)
         except _DamagedError as damage:
-            warnings.warn(f"checkpoint {candidate} is damaged ({damage}): using the one before it.", stacklevel=3)
-    return None
+            warnings.warn(f"checkpoint {candidate} is damaged ({damage}) and passed over.", stacklevel=3)
+            continue
+        if manifest["format"] != FORMAT:
+            raise FedvraError(
+                f"checkpoint {candidate} has format {manifest['format']} and this version of fedvra reads {FORMAT}: "
+                "go on with the version that wrote it."
+            )
+        yield candidate, manifest
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
     """Write a safetensors file that is on the disk when this returns; gives its SHA-256."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return digest(path)
+    content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    write_durably(path, content)
+    return hashlib.sha256(content).hexdigest()  # of what was meant, not of what the disk made of it
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -99,21 +123,21 @@ class _DamagedError(Exception):
     pass
 
 
-def _existing(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir()) if folder.is_dir() else []
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _verified_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, once every file in it is there and has the recorded digest."""
+    """The manifest, once it and every file in it have the recorded digest."""
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_bytes())
-        digests = manifest["sha256"]
-        version = manifest["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _DamagedError(f"manifest.json: {error}") from error
-    if version != FORMAT:
-        raise _DamagedError(f"format {version}, this version reads {FORMAT}")
-    for name, expected in digests.items():
+        if manifest.pop("sha256") != _seal(manifest):
+            raise _DamagedError("manifest.json has changed since it was written")
+    except OSError as error:
+        raise _DamagedError(f"manifest.json: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _DamagedError("manifest.json is not one") from error
+    for name, expected in manifest["files"].items():
         try:
             found = digest(folder / name)
         except OSError as error:

@@ -26,6 +26,10 @@ class DivergedError(FedvraError):
         self.round = round
 
 
+class RunInterrupt(KeyboardInterrupt):
+    """Somebody pressed Ctrl-C, and all there was to save is saved; the message says how to go on."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """An error for a name nobody registered, naming the nearest known one.
 

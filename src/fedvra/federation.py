@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedvra.errors import DivergedError
 from fedvra.observers import Observer
 from fedvra.planning import Experiment, Plan, subset
 from fedvra.problems.base import Block
-from fedvra.store import ClientStore, RowReader
+from fedvra.store import ClientStore, MemoryBudget, RowReader
 from fedvra.streams import Purpose, stream
 
 
@@ -50,7 +51,7 @@ class Federation:
         workers: int | str = "auto",
         state_dtype: torch.dtype | None = None,
         memory_limit: int | None = None,
-        state_folder: Any = None,
+        state_folder: str | Path | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
         e = self.experiment = experiment
@@ -63,15 +64,16 @@ class Federation:
         aux = e.problem.initial_aux(e.seed)
         self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
         self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype)
-        dtype = state_dtype or x0.dtype
-        self.stores = {"duals": ClientStore(len(x0), dtype, memory_limit, state_folder)}
+        budget = MemoryBudget.half_of_what_is_free() if memory_limit is None else MemoryBudget(memory_limit)
+        folder = None if state_folder is None else Path(state_folder)
+        self.stores = {"duals": ClientStore(len(x0), state_dtype or x0.dtype, budget, folder)}
         if e.algorithm.own_anchor:
-            self.stores["anchors"] = ClientStore(len(x0), x0.dtype, memory_limit, state_folder)
+            self.stores["anchors"] = ClientStore(len(x0), x0.dtype, budget, folder)
         if aux is not None and e.problem.aux_is_local:
-            self.stores["aux"] = ClientStore(len(aux), aux.dtype, memory_limit, state_folder)
+            self.stores["aux"] = ClientStore(len(aux), aux.dtype, budget, folder)
         y_width = e.problem.y_width(e.data)
         if y_width:
-            self.stores["y"] = ClientStore(y_width, x0.dtype, memory_limit, state_folder)
+            self.stores["y"] = ClientStore(y_width, x0.dtype, budget, folder)
         workers = resolve_workers(workers)
         self.solver = e.problem.solver(e.data, settings)
         """The solver of the server's own process: works where there are no others, and looks at what they did."""

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedvra.cohort import Floats
 from fedvra.problems.base import Problem
 from fedvra.store import ClientStore
 
@@ -52,6 +54,8 @@ class History:
     """The second block of every client that ever took part, as stored: flat, with zeros past a client's own numbers."""
     trajectory: Tensor | None = None
     """x0 after each round [R, P], where asked for with keep="x0"."""
+    omega: Floats = field(default_factory=lambda: np.empty(0))
+    """The clients' weights [N], summing to 1."""
 
     def model(self) -> torch.nn.Module:
         """The global model as an ``nn.Module``."""
@@ -63,9 +67,25 @@ class History:
 
         return pandas.DataFrame(self.metrics)
 
+    def state_drift(self) -> float:
+        """||lam - sum_i omega_i*lam_i||: what keeping the duals in bfloat16 has cost; round-off otherwise."""
+        return dual_drift(self.lam, self.duals.items(), self.omega)
+
     def summary(self) -> dict[str, Any]:
         """Final and best accuracy, rounds to each target, time per round."""
         return summarise(self.metrics)
+
+
+def dual_drift(lam: Tensor, duals: Iterable[tuple[int, Tensor]], omega: Floats) -> float:
+    """||lam - sum_i omega_i*lam_i||: round-off, and more where the duals are kept in bfloat16.
+
+    >>> dual_drift(torch.tensor([1.0, 0.5]), [(0, torch.tensor([2.0, 1.0]))], np.array([0.5, 0.5]))
+    0.0
+    """
+    difference = lam.to(torch.float64, copy=True)
+    for client, row in duals:
+        difference.sub_(row.double(), alpha=float(omega[client]))
+    return float(difference.norm())
 
 
 def accuracies(metrics: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:

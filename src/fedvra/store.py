@@ -6,7 +6,7 @@ swaps which row is the client's and frees the other. No vector is copied, and a 
 
 Rows live in segments that are made when first needed, so memory grows with the clients that took part, not with N. Segments
 are shared with worker processes as open files without a name: nothing is left behind, however a run ends. Up to
-``memory_limit`` bytes they are memory, mapped into every process; past it they are files on disk, read and written row by row
+a budget of bytes they are memory, mapped into every process; past it they are files on disk, read and written row by row
 (mapping those would cost a page fault per 4 KB: measured, 1 ms a row of the MNIST model against 0.2 ms).
 """
 
@@ -19,6 +19,7 @@ import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,14 +116,17 @@ def _bytes_of(values: Tensor) -> memoryview:
 
 def _create(nbytes: int, width: int, dtype: torch.dtype, folder: Path | None) -> Segment:
     """A new segment: in memory, or in ``folder``."""
-    fd = os.memfd_create("fedvra-state") if folder is None else _unnamed_file(folder)
+    fd = -1
     try:
         if folder is None:
+            fd = os.memfd_create("fedvra-state")
             os.ftruncate(fd, nbytes)
         else:
+            fd = _unnamed_file(folder)
             os.posix_fallocate(fd, 0, nbytes)  # a full disk is an error here and now
     except OSError as error:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
         raise FedvraError(
             f"no room for {nbytes >> 20} MiB more of client state in {folder or 'memory'} ({error.strerror}): "
             "free some space or put the state elsewhere."
@@ -162,21 +166,39 @@ class RowReader:
         return self.segments[segment].place(row)
 
 
+class MemoryBudget:
+    """Bytes that the stores of a run may keep in memory together; None sets no limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit, self.taken = limit, 0
+
+    @classmethod
+    def half_of_what_is_free(cls) -> MemoryBudget:
+        """The default: half of the memory that the machine, or the container we are in, has available now."""
+        return cls(_available_memory() // 2)
+
+    def take(self, nbytes: int) -> bool:
+        """Whether there is room for so many bytes more, which are then taken."""
+        fits = self.limit is None or self.taken + nbytes <= self.limit
+        self.taken += nbytes if fits else 0
+        return fits
+
+
 class ClientStore(RowReader):
     """The server's side: which slot is whose.
 
     Args:
         width: numbers per row (P for lambda_i).
         dtype: of the rows. bfloat16 halves the memory; lam then drifts from sum omega_i*lam_i by the rounding.
-        memory_limit: bytes of rows to keep in memory; segments beyond it are files in ``folder``.
+        budget: how much of this and other stores is kept in memory; segments beyond it are files in ``folder``.
     """
 
     def __init__(
-        self, width: int, dtype: torch.dtype, memory_limit: int | None = None, folder: Path | None = None
+        self, width: int, dtype: torch.dtype, budget: MemoryBudget | None = None, folder: Path | None = None
     ) -> None:
         row_bytes = width * dtype.itemsize
         super().__init__(width, dtype, min(SEGMENT_ROWS, max(1, SEGMENT_BYTES // max(row_bytes, 1))))
-        self.memory_limit = memory_limit
+        self.budget = budget or MemoryBudget(None)
         self.folder = folder
         self._slot: dict[int, int] = {}
         self._staged: dict[int, int] = {}
@@ -253,10 +275,20 @@ class ClientStore(RowReader):
 
     def _grow(self) -> None:
         nbytes = self.rows_per_segment * self.width * self.dtype.itemsize
-        spill = self.memory_limit is not None and self.nbytes() + nbytes > self.memory_limit
-        folder = (self.folder or Path(tempfile.gettempdir())) if spill else None
+        folder = None if self.budget.take(nbytes) else self.folder or Path(tempfile.gettempdir())
         _allow_open_files(2 * len(self.segments) + 256)
         self.segments.append(_create(nbytes, self.width, self.dtype, folder))
+
+
+def _available_memory() -> int:
+    """Bytes: MemAvailable, or a container's limit where that is less; all there is where neither can be read."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(found)
 
 
 def _allow_open_files(count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -38,6 +39,9 @@ def simulate(
     eval_every: int = 1,
     workers: int | str = "auto",
     solver: SolverSettings | None = None,
+    state_dtype: torch.dtype | None = None,
+    memory_limit: int | None = None,
+    state_folder: str | Path | None = None,
     observers: Sequence[Observer] = (),
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> History:
@@ -57,6 +61,10 @@ def simulate(
         drop: probability that a reply is lost after the local work was done.
         eval_every: evaluate on the test data every so many rounds; 0 never.
         workers: processes on this machine; the result does not depend on it.
+        state_dtype: keep the clients' duals in this dtype, e.g. ``torch.bfloat16`` for half the memory;
+            ``history.state_drift()`` is what it cost. None: that of the model.
+        memory_limit: bytes of client state to keep in memory, the rest on disk; None: half of what the machine has free.
+        state_folder: where on disk; None: the system's folder for temporary files.
         observers: look at every round and add to its record, e.g. ``fv.StationarityGap(every=10)``.
         progress: called with each round's record.
     """
@@ -77,7 +85,7 @@ def simulate(
         eval_every=eval_every,
         solver=solver or SolverSettings(),
     )
-    federation = Federation(experiment, workers, observers=observers)
+    federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder, observers)
     metrics: list[dict[str, Any]] = []
     kept: list[Tensor] = []
     try:
@@ -97,6 +105,7 @@ def simulate(
             duals=ClientRows(federation.stores["duals"]),
             y={client: row.clone() for client, row in federation.second_block().items()},
             trajectory=None if keep is None else torch.stack(kept) if kept else state.x0.new_empty(0, len(state.x0)),
+            omega=federation.omega,
         )
     finally:
         federation.close()

@@ -101,6 +101,19 @@ def or_word(word: str, reader: Reader, stands_for: Any = ...) -> Reader:
     return read
 
 
+def size(name: str, value: Any) -> int:
+    """An amount of memory in bytes, perhaps with a unit.
+
+    >>> size("state_memory", "4GB"), size("state_memory", "1.5 MiB")
+    (4000000000, 1572864)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?\s*", str(value))
+    if match is None or isinstance(value, bool):
+        raise UsageError(f"{name} must be an amount of memory such as 4GB or 500MB, got {value!r}.")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+
+
 def epochs(name: str, value: Any) -> int | str:
     """A number of epochs, or a range such as 1-5 to draw from per client and round."""
     from fedvra.work import parse_epochs

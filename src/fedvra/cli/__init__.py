@@ -8,15 +8,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
 
 from fedvra import __version__
-from fedvra.errors import FedvraError, unknown_name
+from fedvra.errors import FedvraError, RunInterrupt, unknown_name
 
-VERBS = ("demo", "run", "compare", "algorithms", "data", "bench")
+VERBS = ("demo", "run", "compare", "resume", "algorithms", "data", "bench")
 """In the order of the help. A verb is a click command named ``command`` in the module of its name."""
 
 
@@ -48,20 +49,35 @@ class Verbs(click.Group):
         **extra: Any,
     ) -> Any:
         try:
-            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            with warnings.catch_warnings():
+                warnings.showwarning = _warn
+                code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except FedvraError as error:
             _fail(str(error), error.exit_code)
         except click.ClickException as error:
             where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "fedvra"
             _fail(f"{error.format_message().removesuffix('.')} (see `{where} --help`).", error.exit_code)
-        except (click.Abort, KeyboardInterrupt):
-            _fail("interrupted; what was written so far stays readable.", 1)
+        except (click.Abort, KeyboardInterrupt) as error:
+            saved = error.__cause__ if isinstance(error.__cause__, RunInterrupt) else None  # click wraps it
+            _fail(str(saved or "interrupted; what was written so far stays readable."), 1)
         except BrokenPipeError:  # the reader has seen enough (`fedvra ... | head`)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except OSError as error:
             _fail(f"{error.filename or 'a file'}: {error.strerror}.", 1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    """A warning as a sentence, without the line of code that gave it."""
+    click.echo(f"Warning: {message}", err=True)
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -83,6 +99,7 @@ def main(ctx: click.Context) -> None:
     fedvra demo                                  five algorithms on a small task, in under a minute
     fedvra run mnist --algorithm fedvra          one run
     fedvra compare mnist --seeds 0-2             several, with mean and spread
+    fedvra resume runs/mnist-fedvra-seed0        go on after Ctrl-C or a crash
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

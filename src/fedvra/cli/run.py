@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedvra.cli._options import config_option, folder_for, json_option, layers, out_option, run_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedvra.runs import RunSummary
 
 
 @click.command(short_help="One algorithm on one task, into one folder.")
@@ -20,7 +27,8 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
     """Run one algorithm on a TASK: digits, mnist, fashion-mnist, cifar10, ...
 
     Defaults are those of the paper's MNIST experiment; a task may have its own. The folder receives config.yaml (every
-    option as it came out, itself a valid --config), metrics.jsonl (a line per round), summary.json and partition.png.
+    option as it came out, itself a valid --config), metrics.jsonl (a line per round), summary.json and partition.png, and
+    checkpoints to go on from with `fedvra resume` after Ctrl-C, which finishes the round first, or after a crash.
 
     \b
     Examples:
@@ -31,14 +39,22 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
     from fedvra.algorithms import REGISTRY
     from fedvra.config import configure
     from fedvra.display import make_console, make_view, watch
+    from fedvra.runs import execute
 
     config = configure(*layers(task, config_file, options))
     folder = folder_for(out, config.task, config.algorithm, f"seed{config.seed}")
     console = make_console(stderr=as_json)
     label = f"{REGISTRY.get(config.algorithm).label} on {config.task}"
-    summary = watch(make_view(console), label, config, folder)
+    summary = watch(make_view(console), label, config, partial(execute, config, folder))
+    present(summary, folder, console, as_json)
+
+
+def present(summary: RunSummary, folder: Path, console: Console, as_json: bool) -> None:
+    """What a run came to and where it is; exit code 1 where it did not finish."""
+    from fedvra.runs import finite
+
     if as_json:
-        click.echo(json.dumps({**summary.to_dict(), "folder": str(folder)}, indent=2))
+        click.echo(json.dumps({**finite(summary.to_dict()), "folder": str(folder)}, indent=2))
     console.print(f"Written to {folder}", soft_wrap=True)
     if summary.status != "finished":
         raise click.exceptions.Exit(1)

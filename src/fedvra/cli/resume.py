@@ -1,0 +1,57 @@
+"""``fedvra resume``: go on with a run or a comparison that was interrupted."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from fedvra.cli._options import json_option
+
+
+@click.command(short_help="Go on with a run or comparison after Ctrl-C or a crash.")
+@click.argument("folder", metavar="DIR")
+@click.option("--rounds", metavar="N", help="Go on to this round, also beyond the one the run was started for.")
+@click.option("--workers", metavar="N", help="Processes from now on; the result does not depend on it.")
+@json_option
+def command(folder: str, rounds: str | None, workers: str | None, as_json: bool) -> None:
+    """Go on with the run in DIR from its last checkpoint.
+
+    It comes to bitwise the same model, client state and metrics (but for times) as a run that was never stopped. Rounds
+    played after the checkpoint are played again. A checkpoint that was damaged is passed over for the one before it; without
+    any, the run starts over. Of a comparison, runs that have ended are kept and the others resumed.
+
+    \b
+    Examples:
+      fedvra resume runs/mnist-fedvra-seed0
+      fedvra resume runs/mnist-fedvra-seed0 --rounds 200 --workers 4
+    """
+    from fedvra.cli import compare, run
+    from fedvra.compare import PLAN, resume_comparison
+    from fedvra.config import OPTIONS
+    from fedvra.display import make_console, make_view
+
+    path = Path(folder)
+    last = None if rounds is None else OPTIONS["rounds"].metadata["read"]("rounds", rounds)
+    processes = None if workers is None else OPTIONS["workers"].metadata["read"]("workers", workers)
+    console = make_console(stderr=as_json)
+    if (path / PLAN).is_file():
+        view = make_view(console, lines=0)
+        compare.present(resume_comparison(path, last, processes, view), console, as_json)
+        return
+    from fedvra.algorithms import REGISTRY
+    from fedvra.display import watch
+    from fedvra.runs import RunFolder, resume
+
+    files = RunFolder(path)
+    config = files.config(last, processes)
+    summary = files.ended(config)
+    if summary is not None:
+        more = f"; --rounds N with N > {summary.rounds} extends it" if summary.status == "finished" else ""
+        console.print(f"The run in {path} {summary.status} after round {summary.rounds}{more}.", soft_wrap=True)
+    else:
+        label = f"{REGISTRY.get(config.algorithm).label} on {config.task}"
+        go_on = partial(resume, path, rounds=last, workers=processes)
+        summary = watch(make_view(console), label, config, go_on, files.metrics())
+    run.present(summary, path, console, as_json)
