@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor
 
 from fedvra.cohort import Ints
-from fedvra.errors import FedvraError
+from fedvra.errors import FedvraError, require
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_ROWS = 4096
@@ -70,14 +71,14 @@ class Segment(ABC):
 
 
 class MemorySegment(Segment):
-    """Rows in memory that all processes of the run have mapped."""
+    """Rows in memory that all processes of the run share."""
 
-    def __init__(self, address: SegmentAddress, fd: int, width: int, dtype: torch.dtype) -> None:
-        super().__init__(address, fd, width, dtype)
-        populate = mmap.MAP_POPULATE if width * dtype.itemsize >= LARGE_ROW else 0
-        self.rows = torch.frombuffer(mmap.mmap(fd, address.nbytes, mmap.MAP_SHARED | populate), dtype=dtype).view(
-            -1, width
-        )
+    @cached_property
+    def rows(self) -> Tensor:
+        """Mapped when first looked at: the server of a pool of workers never does."""
+        populate = mmap.MAP_POPULATE if self.width * self.dtype.itemsize >= LARGE_ROW else 0
+        mapped = mmap.mmap(self.fd, self.address.nbytes, mmap.MAP_SHARED | populate)
+        return torch.frombuffer(mapped, dtype=self.dtype).view(-1, self.width)
 
     def load(self, row: int) -> Tensor:
         return self.rows[row]
@@ -170,6 +171,7 @@ class MemoryBudget:
     """Bytes that the stores of a run may keep in memory together; None sets no limit."""
 
     def __init__(self, limit: int | None) -> None:
+        require(limit is None or limit >= 0, f"a limit on memory must be at least 0 bytes, got {limit}.")
         self.limit, self.taken = limit, 0
 
     @classmethod
@@ -191,13 +193,19 @@ class ClientStore(RowReader):
         width: numbers per row (P for lambda_i).
         dtype: of the rows. bfloat16 halves the memory; lam then drifts from sum omega_i*lam_i by the rounding.
         budget: how much of this and other stores is kept in memory; segments beyond it are files in ``folder``.
+        clients: how many there may be; few clients get small segments, so that little memory is taken in advance.
     """
 
     def __init__(
-        self, width: int, dtype: torch.dtype, budget: MemoryBudget | None = None, folder: Path | None = None
+        self,
+        width: int,
+        dtype: torch.dtype,
+        budget: MemoryBudget | None = None,
+        folder: Path | None = None,
+        clients: int = SEGMENT_ROWS * 8,
     ) -> None:
-        row_bytes = width * dtype.itemsize
-        super().__init__(width, dtype, min(SEGMENT_ROWS, max(1, SEGMENT_BYTES // max(row_bytes, 1))))
+        row_bytes = max(1, width * dtype.itemsize)
+        super().__init__(width, dtype, max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes, clients // 8)))
         self.budget = budget or MemoryBudget(None)
         self.folder = folder
         self._slot: dict[int, int] = {}

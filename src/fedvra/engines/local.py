@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -73,6 +74,8 @@ class ProcessPool:
         self._context = multiprocessing.get_context("fork")
         self._replaced = 0
         self._workers: dict[Connection, BaseProcess] = {}
+        # Workers ignore SIGTERM, which multiprocessing would send at exit and wait: hang up on them before it does.
+        Finalize(self, _hang_up, [self._workers], exitpriority=1)
         for _ in range(workers):
             self._start()
 
@@ -143,10 +146,16 @@ class ProcessPool:
         return self._start()
 
 
+def _hang_up(workers: dict[Connection, BaseProcess]) -> None:
+    for connection in workers:
+        connection.close()
+
+
 def _serve(connection: Connection, inherited: list[Connection], make_worker: Callable[[], Worker]) -> None:
     for other in inherited:  # or the server's death would go unnoticed: we would hold its end of the pipes open
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and the like are the server's to handle
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     worker = make_worker()
     while True:

@@ -1,0 +1,251 @@
+"""The client side: the user says what the model, the loss and the data are; duals and tickets are none of their business.
+
+    app = ClientApp()
+
+    @app.train()
+    @fedvra.flower.client(problem=fv.Supervised(make_model), data=load_my_data)
+    def train(work: LocalWork) -> Tensor:
+        return work.solve()
+
+``client_app(problem=..., data=...)`` is the same in one line.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from fedvra import rule
+from fedvra.data.dataset import Dataset, FederatedData, checked
+from fedvra.errors import UsageError, require
+from fedvra.flower.ledger import Ledger, LostStateError, Rows, StaleMessageError
+from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
+from fedvra.problems.base import Block, Private, Problem, Solver, SolverSettings
+
+PARTITION, FOLDER = "partition-id", "fedvra-folder"
+"""Keys of a SuperNode's --node-config: the client number, and where its ledger is kept."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """One client's work in one round: all that steps 9-13 need."""
+
+    client: int
+    round: int
+    """Counted from 0."""
+    steps: int
+    """Q_i."""
+    eta: float
+    x0: Tensor
+    """The global model, flat [P]."""
+    terms: rule.Terms
+    """What step 11 adds to the gradient."""
+    problem: Problem
+    data: Any
+    context: Context
+    _solver: Solver
+    _block: Block
+    _private: Private
+    _losses: list[float]
+
+    def solve(self) -> Tensor:
+        """Take the local steps as the simulator does; returns the move x_i - x0."""
+        move, losses = self._solver.solve([self.terms], self._private, self._block)
+        self._losses[:] = losses.tolist()
+        return move[0]
+
+    def step(self, x: Tensor, g: Tensor) -> Tensor:
+        """Step 11 from x with gradient g, for those who drive the steps by hand: return x - work.x0 after Q_i of them."""
+        h = torch.zeros_like(x) if self.terms.h is None else self.terms.h
+        return rule.local_step(x, g, h, self.x0, self.eta, float(self.terms.gamma), self.terms.decay)
+
+
+Steps = Callable[[LocalWork], Tensor]
+Handler = Callable[[Message, Context], Message]
+
+
+def client(
+    *,
+    problem: Problem | Callable[[Context], Problem],
+    data: Any = None,
+    solver: SolverSettings | None = None,
+) -> Callable[[Steps], Handler]:
+    """Make a ClientApp's train function out of one that does the local steps.
+
+    Args:
+        problem: as for :func:`fedvra.simulate`, or a function of Flower's ``Context`` that makes it.
+        data: this node's own: a :class:`fedvra.Dataset`, what else the problem works on, or a function of the ``Context``
+            that loads it. A ``FederatedData`` is taken to hold all clients' parts, of which this node uses its own.
+        solver: how steps are computed; the batch size is the server's.
+    """
+
+    def decorate(steps: Steps) -> Handler:
+        @functools.wraps(steps)
+        def handle(message: Message, context: Context) -> Message:
+            order = unpack_order(message.content)
+            node = _Node(order, context, problem, data, solver or SolverSettings(), steps)
+            return Message(pack(node.answer()), reply_to=message)
+
+        return handle
+
+    return decorate
+
+
+def client_app(
+    *, problem: Problem | Callable[[Context], Problem], data: Any = None, solver: SolverSettings | None = None
+) -> ClientApp:
+    """A whole ClientApp that takes the library's own local steps."""
+    app = ClientApp()
+    app.train()(client(problem=problem, data=data, solver=solver)(LocalWork.solve))
+    return app
+
+
+class _Node:
+    """One message being answered: Flower starts a process for each, so nothing is kept but what the ledger holds."""
+
+    def __init__(
+        self, order: Order, context: Context, problem: Any, data: Any, settings: SolverSettings, steps: Steps
+    ) -> None:
+        self.order, self.context, self.steps = order, context, steps
+        self.client = _client_number(context, order.total)
+        self._problem, self._data = problem, data
+        self.settings = replace(settings, batch_size=order.batch_size or None)
+        root = Path(str(context.node_config.get(FOLDER) or Path.home() / ".fedvra" / "ledger"))
+        self.ledger = Ledger.of(root.expanduser(), order.experiment, self.client)
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        found = self._problem if isinstance(self._problem, Problem) else self._problem(self.context)
+        require(isinstance(found, Problem), f"problem must be or make a fedvra Problem, got {type(found).__name__}.")
+        assert isinstance(found, Problem)
+        return found
+
+    @functools.cached_property
+    def data(self) -> Any:
+        found = self._data(self.context) if callable(self._data) else self._data
+        found = own_part(found, self.client, self.order.total) if isinstance(found, Dataset) else found
+        self.problem.check(found, self.settings)
+        return found
+
+    def answer(self) -> Answer:
+        order = self.order
+        if order.errand != Errand.HELLO and order.client != self.client:
+            return self._say(Status.REFUSED, f"the message is for client {order.client}, this is client {self.client}.")
+        try:
+            match order.errand:
+                case Errand.HELLO:
+                    return self._hello()
+                case Errand.LOSS:
+                    return self._loss()
+                case Errand.REPORT | Errand.TRAIN:
+                    with self.ledger.alone():
+                        self._settle()
+                        return self._report() if order.errand == Errand.REPORT else self._train()
+        except LostStateError as error:
+            return self._say(Status.LOST, str(error))
+        except StaleMessageError as error:
+            return self._say(Status.STALE, str(error))
+        return self._say(Status.REFUSED, f"there is no errand {order.errand!r}: is the server's fedvra newer?")
+
+    def _say(self, status: Status, reason: str = "", **more: Any) -> Answer:
+        return Answer(status=status, client=self.client, reason=reason[:1000], **more)
+
+    def _hello(self) -> Answer:
+        page = self.ledger.page
+        return self._say(
+            Status.DONE,
+            samples=int(self.problem.samples(self.data)[self.client]),
+            committed=page.committed.ticket,
+            pending=page.pending.ticket if page.pending else "",
+        )
+
+    def _loss(self) -> Answer:
+        solver = self.problem.solver(self.data, self.settings)
+        return self._say(Status.DONE, loss=float(solver.losses(self.order.arrays["x0"], np.array([self.client]))[0]))
+
+    def _settle(self) -> None:
+        order, lam_i = self.order, self.order.arrays.get("restore")
+        restore = None if lam_i is None else {"lam": lam_i}
+        self.ledger.settle(order.counted, (order.incarnation, order.number), restore)
+
+    def _report(self) -> Answer:
+        rows = self.ledger.rows()
+        return self._say(Status.DONE, arrays={"lam": to_array(rows["lam"])} if "lam" in rows else {})
+
+    def _train(self) -> Answer:
+        """Steps 9-15; the new state is on the disk before the upload leaves."""
+        order, rows = self.order, self.ledger.rows()
+        x0, lam = order.arrays["x0"], order.arrays.get("lam")
+        with torch.no_grad():
+            h = rule.correction(rows.get("lam"), torch.zeros_like(x0) if lam is None else lam, order.sigma)
+        work = self._work(x0, h, rows)
+        move = self.steps(work)
+        require(
+            isinstance(move, Tensor) and move.shape == x0.shape and move.dtype == x0.dtype,
+            f"the train function must return the move x_i - x0: a {x0.dtype} tensor of shape {list(x0.shape)}.",
+        )
+        move = move.detach()
+        new: Rows = {}
+        if order.alpha or order.sigma or "lam" in rows:
+            new["lam"] = rule.dual_step(h, move, order.alpha)  # step 14
+        arrays = {"move": to_array(move)}
+        for name, block in work._private._asdict().items():
+            if block is not None and (name == "y" or self.problem.aux_is_local):
+                new[name] = block[0]
+        if work._private.aux is not None:
+            arrays["aux"] = to_array(work._private.aux[0])
+        loss = work._losses[0] if work._losses else 0.0
+        return self._say(Status.DONE, ticket=self.ledger.stage(new), loss=loss, arrays=arrays)
+
+    def _work(self, x0: Tensor, h: Tensor | None, rows: Rows) -> LocalWork:
+        order = self.order
+        solver = self.problem.solver(self.data, self.settings)
+        aux = order.arrays.get("aux")
+        if aux is not None:
+            aux = (rows["aux"] if self.problem.aux_is_local and "aux" in rows else aux).clone().unsqueeze(0)
+        y = None
+        if self.problem.y_width(self.data):
+            y = (rows["y"] if "y" in rows else solver.initial_y(self.client)).clone().unsqueeze(0)
+        block = Block(order.round, order.seed, np.array([self.client]), np.array([order.steps]), np.array([order.eta]))
+        return LocalWork(
+            client=self.client,
+            round=order.round,
+            steps=order.steps,
+            eta=order.eta,
+            x0=x0,
+            terms=rule.Terms(x0, h, order.eta, order.gamma, self.problem.decay),
+            problem=self.problem,
+            data=self.data,
+            context=self.context,
+            _solver=solver,
+            _block=block,
+            _private=Private(aux, y),
+            _losses=[],
+        )
+
+
+def own_part(dataset: Dataset, client: int, total: int) -> FederatedData:
+    """A node's data as the part of one client among N: the others' parts are empty here, for they are elsewhere."""
+    dataset = checked(dataset)
+    offsets = np.zeros(total + 1, dtype=np.int64)
+    offsets[client + 1 :] = len(dataset)
+    return FederatedData(dataset, offsets, np.arange(len(dataset), dtype=np.int64))
+
+
+def _client_number(context: Context, total: int) -> int:
+    number = context.node_config.get(PARTITION)
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < total:
+        raise UsageError(
+            f"the SuperNode must say which client it is, with --node-config '{PARTITION}=I' and I one of 0 to {total - 1}; "
+            f"got {number!r}."
+        )
+    return number

@@ -1,0 +1,100 @@
+"""A federation in memory: Flower's Grid and nodes without its processes, and with every fault at hand."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
+
+import fedvra as fv
+from fedvra.flower.client import FOLDER, PARTITION, client_app
+from fedvra.flower.protocol import Order, unpack_order
+
+Fault = Callable[[Order], str]
+"""What happens to a message: "" nothing, "unsent", "silent" (handled, the reply is lost), "raises" (after the work), "late"
+(handled before the next push, the reply is lost), "twice" (handled twice, the first reply counts)."""
+
+
+@dataclass
+class Node:
+    client: int
+    folder: Path
+    app: ClientApp
+
+    def handle(self, message: Message) -> Message:
+        config: dict[str, Any] = {PARTITION: self.client, FOLDER: str(self.folder)}
+        return self.app(message, Context(0, 100 + self.client, config, RecordDict(), {}))
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass
+class FakeGrid:
+    """Only what ``fedvra.flower`` uses of a Grid."""
+
+    nodes: dict[int, Node]
+    fault: Fault = lambda order: ""
+    offline: set[int] = field(default_factory=set)
+    sent: list[Order] = field(default_factory=list)
+    _late: list[tuple[Node, Message]] = field(default_factory=list)
+    _replies: dict[str, Message] = field(default_factory=dict)
+    _numbers: Any = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+
+    def get_node_ids(self) -> list[int]:
+        return [node for node in self.nodes if node not in self.offline]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        late, self._late = self._late, []
+        for node, message in late:
+            node.handle(message)
+        return [self._push(message) for message in messages]
+
+    def _push(self, message: Message) -> str:
+        number = message.metadata.__dict__["_message_id"] = f"m{next(self._numbers)}"
+        order = unpack_order(message.content)
+        self.sent.append(order)
+        node, fault = self.nodes[message.metadata.dst_node_id], self.fault(order)
+        if fault == "unsent":
+            return number
+        if fault == "late":
+            self._late.append((node, message))
+            return number
+        try:
+            reply = node.handle(message)
+        except fv.FedvraError as error:
+            reply = Message(Error(2, str(error)), reply_to=message)
+        if fault == "twice":
+            node.handle(message)
+        if fault == "raises":
+            reply = Message(Error(2, "raised after its work"), reply_to=message)
+        if fault != "silent":
+            self._replies[number] = reply
+        return number
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(number) for number in message_ids if number in self._replies]
+
+
+def quadratic(clients: int = 3, size: int = 4, dtype: torch.dtype = torch.float64) -> fv.Quadratic:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(clients, size, size))
+    A = root @ root.transpose(0, 2, 1) / size + np.eye(size)
+    return fv.Quadratic(torch.as_tensor(A, dtype=dtype), torch.as_tensor(rng.normal(size=(clients, size)), dtype=dtype))
+
+
+def make_nodes(problem: fv.Quadratic, folder: Path, app: ClientApp | None = None) -> dict[int, Node]:
+    clients = len(problem.b)
+    return {100 + i: Node(i, folder / f"node{i}", app or client_app(problem=problem)) for i in range(clients)}
