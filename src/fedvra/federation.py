@@ -26,7 +26,8 @@ from fedvra.errors import DivergedError, require
 from fedvra.observers import Observer
 from fedvra.planning import Experiment, Plan, subset
 from fedvra.problems.base import Block
-from fedvra.store import ClientStore, MemoryBudget, RowReader
+from fedvra.segments import RowReader
+from fedvra.store import ClientStore, MemoryBudget
 from fedvra.streams import Purpose, stream
 
 
