@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fedvra.errors import FedvraError
-from fedvra.store import SEGMENT_BYTES, ClientStore, MemoryBudget, RowReader, shared_tensor
+from fedvra.segments import SEGMENT_BYTES, RowReader, shared_tensor
+from fedvra.store import ClientStore, MemoryBudget
 
 
 def filled(store: ClientStore, clients: list[int], value: float) -> None:

@@ -23,7 +23,8 @@ from fedvra.errors import require
 from fedvra.feed import Feed
 from fedvra.flat import FlatSpec
 from fedvra.problems.base import Block, Evaluation, Private, Solver, SolverSettings
-from fedvra.replay import CannotReplayError, Program, trace_block, trace_step
+from fedvra.programs import Epoch, Programs
+from fedvra.replay import CannotReplayError
 from fedvra.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ BLOCK_WORK = 2_000_000
 BLOCK_NUMBERS = 2_000_000
 """Numbers in a block's [M, P]: more no longer fits the caches."""
 BLOCK_MOST = 16
-SMALL_PROGRAM = 8 << 20
-"""Bytes of buffers up to which every batch shape gets a program of its own; beyond it odd shapes go the eager path."""
 PATHS = ("auto", "eager", "traced", "block")
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
@@ -65,10 +64,7 @@ class SupervisedSolver(Solver):
         self.test_parts = 0 if test is None else -(-len(test) // TEST_PART)
 
         self._gradient = torch.zeros(self.spec.size, dtype=self.spec.dtype)
-        self._anchor = self.spec.gather(self.module)
-        self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
-        self._constants: dict[int, Tensor] = {}
-        self._programs: dict[tuple[object, ...], Program | None] = {}
+        self.programs = Programs(self.module, problem.loss, self.feed, self._usual_batch(), self.compute)
         self.reason = ""
         """Why the path is not a faster one."""
         self.path, self.width = self._choose(settings, convolves)
@@ -82,7 +78,7 @@ class SupervisedSolver(Solver):
             self.reason = "the model has float buffers that training changes"
             return "eager", 1
         try:
-            self._program(self._usual_batch(), 1, shared=False)
+            self.programs.get(self._usual_batch(), 1, shared=False)
         except CannotReplayError as refusal:
             self.reason = str(refusal)
             return "eager", 1
@@ -90,7 +86,7 @@ class SupervisedSolver(Solver):
         if width == 1:
             return "traced", 1
         try:
-            self._program(self._usual_batch(), width, shared=False)
+            self.programs.get(self._usual_batch(), width, shared=False)
         except CannotReplayError as refusal:
             self.reason = str(refusal)
             return "traced", 1
@@ -114,7 +110,7 @@ class SupervisedSolver(Solver):
     # -- steps 9-13 -----------------------------------------------------------------------------------------------------
 
     def solve(self, terms: Sequence[rule.Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
-        x, delta = self._buffer(len(terms))
+        x, delta = self.programs.buffer(len(terms))
         schedules = [self.feed.schedule(block, int(c), int(q)) for c, q in zip(block.clients, block.steps, strict=True)]
         if len(terms) > 1 and self.path == "block" and _same_shapes(schedules):
             with torch.no_grad():
@@ -133,28 +129,30 @@ class SupervisedSolver(Solver):
         """One client's steps, each a replay; a single step goes straight from the anchor to the move."""
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
-        single = self._program(schedule[0], 1, shared=True) if len(schedule) == 1 else None
+        single = self.programs.get(schedule[0], 1, shared=True) if len(schedule) == 1 else None
         if single is not None:
-            out = self._buffer(1)[1][0]
-            self._anchor.copy_(terms.anchor)
-            self._fill(single, schedule[0], rng)
+            out = self.programs.buffer(1)[1][0]
+            self.programs.anchor.copy_(terms.anchor)
+            self.programs.fill(single, schedule[0], rng)
             rule.first_move_(out, terms)
             single.run(1.0, eta, None)
             if out.data_ptr() != delta.data_ptr():
                 delta.copy_(out)
             return float(single.loss)
-        programs = [self._program(rows, 1, shared=False) for rows in schedule]  # tracing uses x: not while it is in use
-        x = self._buffer(1)[0][0]
+        programs = [
+            self.programs.get(rows, 1, shared=False) for rows in schedule
+        ]  # tracing uses x: not while it is in use
+        x = self.programs.buffer(1)[0][0]
         x.copy_(terms.anchor)
-        step = rule.affine(terms, out=self._constant(1)[0])
+        step = rule.affine(terms, out=self.programs.constant(1)[0])
         total = torch.zeros((), dtype=torch.float64)
-        source = _Epoch(self.feed, schedule) if rng is None else None
+        source = Epoch(self.feed, schedule) if rng is None else None
         for t, (rows, program) in enumerate(zip(schedule, programs, strict=True)):
             if program is None:
                 total += self._autograd_step(x, self.feed.inputs(rows, rng), self.feed.targets(rows), eta, step)
                 continue
             if source is None:
-                self._fill(program, rows, rng)
+                self.programs.fill(program, rows, rng)
             else:
                 source.fill(program, t)
             program.run(step.rho, eta, step.c)
@@ -170,20 +168,20 @@ class SupervisedSolver(Solver):
         generators = [self.feed.augmentation(block, int(c)) for c in block.clients]
         common = all(one.anchor is terms[0].anchor for one in terms) and bool(np.all(block.eta == block.eta[0]))
         if int(steps.max()) == 1 and common:
-            program = self._block_program(schedules, 0, shared=True)
-            self._anchor.copy_(terms[0].anchor)
-            self._fill_block(program, schedules, 0, generators)
+            program = self.programs.for_block(schedules, 0, shared=True)
+            self.programs.anchor.copy_(terms[0].anchor)
+            self.programs.fill_block(program, schedules, 0, generators)
             for row, one in zip(delta, terms, strict=True):
                 rule.first_move_(row, one)
             program.run(1.0, float(block.eta[0]), None)
             return np.asarray(program.loss.double().numpy())
-        programs = [self._block_program(schedules, t, shared=False) for t in range(int(steps.max()))]
+        programs = [self.programs.for_block(schedules, t, shared=False) for t in range(int(steps.max()))]
         rho, eta, c = self._block_coefficients(terms, block)
         for row, one in zip(x, terms, strict=True):
             row.copy_(one.anchor)
         total = torch.zeros(len(steps), dtype=torch.float64)
         for t, program in enumerate(programs):
-            self._fill_block(program, schedules, t, generators)
+            self.programs.fill_block(program, schedules, t, generators)
             program.run(rho, eta, c)
             total += program.loss * torch.from_numpy(steps > t)
             for k in np.flatnonzero(steps == t + 1).tolist():
@@ -194,7 +192,7 @@ class SupervisedSolver(Solver):
         self, terms: Sequence[rule.Terms], block: Block
     ) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
         """rho, eta and c of a block: numbers where all clients agree, else one per client."""
-        constants = self._constant(len(terms))
+        constants = self.programs.constant(len(terms))
         rows = [rule.affine(one, out=row) for row, one in zip(constants, terms, strict=True)]
         for row, step in zip(constants, rows, strict=True):
             if step.c is None:
@@ -213,10 +211,10 @@ class SupervisedSolver(Solver):
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
         torch.manual_seed(int(stream(block.seed, Purpose.MODEL_NOISE, block.round, client).integers(2**62)))
-        x = self._buffer(1)[0][0]
+        x = self.programs.buffer(1)[0][0]
         with torch.no_grad():
             x.copy_(terms.anchor)
-            step = rule.affine(terms, out=self._constant(1)[0])
+            step = rule.affine(terms, out=self.programs.constant(1)[0])
         total = torch.zeros((), dtype=torch.float64)
         for rows in schedule:
             total += self._autograd_step(x, self.feed.inputs(rows, rng), self.feed.targets(rows), eta, step, aux_K)
@@ -239,69 +237,6 @@ class SupervisedSolver(Solver):
         with torch.no_grad():
             rule.advance_(x, self._gradient, eta, step)
         return loss.detach()
-
-    # -- programs and their batches ---------------------------------------------------------------------------------------
-
-    def _program(self, rows: Ints, width: int, shared: bool) -> Program | None:
-        """The program for batches of this size: bound to x, or (``shared``) to the anchor and writing to delta.
-
-        None where the batch shape is an odd one and the model too large to keep a set of buffers for each.
-        """
-        key = (len(rows), width, shared)
-        if key not in self._programs:
-            self._programs[key] = self._trace(rows, width, shared)
-        return self._programs[key]
-
-    def _trace(self, rows: Ints, width: int, shared: bool) -> Program | None:
-        usual = self._programs.get((len(self._usual_batch()), 1, False))
-        if usual is not None and len(rows) != len(self._usual_batch()) and usual.nbytes() > SMALL_PROGRAM:
-            return None
-        x, delta = self._buffer(width)
-        x.copy_(self._anchor)
-        inputs, targets = self.feed.inputs(rows), self.feed.targets(rows)
-        if width == 1:
-            start, out = (self._anchor, delta[0]) if shared else (x[0], x[0])
-            return trace_step(self.module, self.problem.loss, inputs, targets, start, out, self.compute)
-        inputs = inputs.expand(width, *inputs.shape).contiguous()
-        targets = targets.expand(width, *targets.shape).contiguous()
-        start, out = (self._anchor, delta) if shared else (x, x)
-        return trace_block(self.module, self.problem.loss, inputs, targets, start, out)
-
-    def _block_program(self, schedules: list[list[Ints]], t: int, shared: bool) -> Program:
-        longest = max(schedules, key=len)
-        program = self._program(longest[t], len(schedules), shared)
-        assert program is not None  # a model that is blocked is small: each shape has its program
-        return program
-
-    def _fill(self, program: Program, rows: Ints, rng: np.random.Generator | None) -> None:
-        program.inputs.copy_(self.feed.inputs(rows, rng))
-        program.targets.copy_(self.feed.targets(rows))
-
-    def _fill_block(
-        self, program: Program, schedules: list[list[Ints]], t: int, generators: list[np.random.Generator | None]
-    ) -> None:
-        longest = max(schedules, key=len)  # also feeds those who have finished: any batch of the right size will do
-        batches = [schedule[t] if t < len(schedule) else longest[t] for schedule in schedules]
-        rows = np.concatenate(batches)
-        program.targets.copy_(self.feed.targets(rows).view(program.targets.shape))
-        if generators[0] is None:
-            program.inputs.copy_(self.feed.inputs(rows).view(program.inputs.shape))
-        else:
-            for k, batch in enumerate(batches):
-                program.inputs[k].copy_(self.feed.inputs(batch, generators[k]))
-
-    def _buffer(self, width: int) -> tuple[Tensor, Tensor]:
-        """x and delta [M, P], always the same memory for a given M: programs are bound to it."""
-        if width not in self._buffers:
-            shape = (width, self.spec.size)
-            self._buffers[width] = torch.zeros(shape, dtype=self.spec.dtype), torch.zeros(shape, dtype=self.spec.dtype)
-        return self._buffers[width]
-
-    def _constant(self, width: int) -> Tensor:
-        """Room for c [M, P], made when first needed."""
-        if width not in self._constants:
-            self._constants[width] = torch.zeros(width, self.spec.size, dtype=self.spec.dtype)
-        return self._constants[width]
 
     # -- looking on -------------------------------------------------------------------------------------------------------
 
@@ -342,28 +277,6 @@ class SupervisedSolver(Solver):
             for name, buffer in self.module.named_buffers():
                 if name in buffers:
                     buffer.data = buffers[name]
-
-
-class _Epoch:
-    """A client's samples made ready once, to be dealt into batches without further arithmetic."""
-
-    def __init__(self, feed: Feed, schedule: list[Ints]) -> None:
-        rows, places = np.unique(np.concatenate(schedule), return_inverse=True)
-        self.inputs = _channels_inside(feed.inputs(rows), feed.channels_last)
-        self.targets = feed.targets(rows)
-        self.channels_last = feed.channels_last
-        stops = np.cumsum([len(batch) for batch in schedule])
-        self.batches = [torch.from_numpy(index) for index in np.split(places, stops[:-1])]
-
-    def fill(self, program: Program, t: int) -> None:
-        index = self.batches[t]
-        torch.index_select(self.inputs, 0, index, out=_channels_inside(program.inputs, self.channels_last))
-        torch.index_select(self.targets, 0, index, out=program.targets)
-
-
-def _channels_inside(images: Tensor, channels_last: bool) -> Tensor:
-    """[B, C, H, W] in channels_last memory as the contiguous [B, H, W, C] that it is."""
-    return images.permute(0, 2, 3, 1) if channels_last else images
 
 
 def _same_shapes(schedules: list[list[Ints]]) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedvra import rule
 from fedvra.cohort import Floats, Ints
 from fedvra.problems.base import Block, Evaluation, Private, Solver
-from fedvra.store import RowReader, SegmentAddress, shared_tensor
+from fedvra.segments import RowReader, SegmentAddress, shared_tensor
 
 MIN_PARTS = 4
 """Blocks of clients are made smaller where a cohort would otherwise give fewer parts than so many, to keep workers busy."""
