@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from flower_grid import FakeGrid, make_nodes, quadratic
 
 import fedvra as fv
 from fedvra.flower import Strategy
 from fedvra.flower.protocol import Errand
+from flower_grid import FakeGrid, make_nodes, quadratic
 
 ETA, ROUNDS = 0.05, 6
 

@@ -76,7 +76,7 @@ def repair(strategy: Strategy, grid: Grid) -> None:
     books.tickets.update({client: new_ticket() for client in lost})
     log(INFO, "the duals of clients %s will be restored", sorted(lost))
     lost.clear()
-    strategy.save_books()  # before the state is sent: a server that dies here must know the new tickets
+    strategy.save()  # before the state is sent: a server that dies here must know the new tickets
 
 
 def _reported(strategy: Strategy, grid: Grid, leave_out: set[int]) -> tuple[Tensor, dict[int, str]]:

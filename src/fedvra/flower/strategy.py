@@ -20,14 +20,15 @@ from torch import Tensor
 from fedvra import rule
 from fedvra.algorithms.base import Algorithm
 from fedvra.cohort import Cohort, Floats, Ints, Setting
-from fedvra.errors import DivergedError, UsageError, require
+from fedvra.errors import UsageError, require
 from fedvra.flat import FlatSpec
 from fedvra.flower.books import Books
+from fedvra.flower.counting import count
 from fedvra.flower.protocol import Answer, Errand, Order, Status, to_array
 from fedvra.flower.repair import Audit, audit, repair
 from fedvra.flower.roster import Roster, exchange, make_message, match, read_reply
-from fedvra.flower.uploads import RefusedUploadError, checked_vector
-from fedvra.planning import Experiment, Plan, subset
+from fedvra.flower.uploads import RefusedUploadError, Upload, checked_upload
+from fedvra.planning import Experiment, Plan
 from fedvra.problems.base import Problem
 from fedvra.samplers import Sampler
 from fedvra.work import Work
@@ -97,6 +98,7 @@ class Strategy(FlowerStrategy):
         self._number = 0
         self._sent: list[tuple[Message, int]] = []
         self._cohort: Cohort | None = None
+        self._row: rule.Coefficients | None = None
 
     # -- a run ------------------------------------------------------------------------------------------------------------
 
@@ -144,10 +146,10 @@ class Strategy(FlowerStrategy):
             module.load_state_dict(initial_arrays.to_torch_state_dict())
             self.books.x0 = FlatSpec.of_parameters(module).gather(module)
         self.books.incarnation += 1
-        self._save()  # before anything is sent: no message of this incarnation can be mistaken for one of the last
+        self.save()  # before anything is sent: no message of this incarnation can be mistaken for one of the last
         known = bool(self.books.samples.all())
         self.roster.gather(grid, 1 if known else self.roster.total, self.wait, self.timeout)
-        self._save()
+        self.save()
 
     def play(self, grid: Grid) -> MetricRecord:
         """One round, written down when this returns."""
@@ -192,7 +194,7 @@ class Strategy(FlowerStrategy):
                 sigma=float(row.sigma),
             )
             order = replace(order, arrays={**order.arrays, **vectors})
-            self._sent.append((make_message(order, self.roster.nodes[client], self.timeout), k))
+            self._sent.append((make_message(order, self.roster.nodes[client], self.timeout), client))
         return [message for message, _ in self._sent]
 
     def aggregate_train(
@@ -201,98 +203,56 @@ class Strategy(FlowerStrategy):
         """Count what can be counted, take the server's step, write the books."""
         cohort, books = self._cohort, self.books
         assert cohort is not None
-        answers: dict[int, Answer] = {}
-        moves: dict[int, Tensor] = {}
-        why = {int(c): "is not connected" if c not in self.lost else "awaits repair" for c in cohort.clients}
-        for (_, k), reply in zip(self._sent, match([m for m, _ in self._sent], replies), strict=True):
-            client = int(cohort.clients[k])
-            answer = read_reply(reply)
-            verdict = answer if isinstance(answer, str) else self._judge(client, answer, moves)
-            if verdict:
-                why[client] = verdict
-            else:
-                assert isinstance(answer, Answer)
-                answers[client] = answer
+        uploads: dict[int, Upload] = {}
+        why = {int(c): "awaits repair" if c in self.lost else "is not connected" for c in cohort.clients}
+        for (_, client), reply in zip(self._sent, match([m for m, _ in self._sent], replies), strict=True):
+            found = self._judge(client, read_reply(reply))
+            if isinstance(found, Upload):
+                uploads[client] = found
                 del why[client]
-        if self.experiment.algorithm.everyone_takes_part and why:
-            answers, moves = {}, {}  # the method is not defined for less: the round is void
+            else:
+                why[client] = found
         for client, reason in why.items():
             log(WARNING, "round %s: client %s %s", books.round + 1, client, reason)
-        if answers:
-            self._server_step(cohort, answers, moves)
+        if why and self.experiment.algorithm.everyone_takes_part:
+            uploads = {}  # the method is not defined for less: the round is void
+        if uploads:
+            assert self._row is not None
+            count(books, self.experiment, cohort, self._row, uploads, self.shadow)
         books.counts[cohort.clients] += 1
         books.round += 1
-        self._save()
-        return self.arrays(), self._record(cohort, answers, why)
+        self.save()
+        return self.arrays(), self._record(cohort, uploads, why)
 
-    def _judge(self, client: int, answer: Answer, moves: dict[int, Tensor]) -> str | None:
-        """Why an answer is not counted; None where it is, with its move noted down."""
+    def _judge(self, client: int, answer: Answer | str) -> Upload | str:
+        """An upload to be counted, or why there is none."""
+        if isinstance(answer, str):
+            return answer
         if answer.status == Status.LOST:
             self.lost.add(client)
-            return f"has lost its state and will be repaired ({answer.reason})"
+            return f"has lost its state and will be repaired: {answer.reason}"
         if answer.status != Status.DONE:
-            return answer.reason
+            return f"did not do the work: {answer.reason}"
         try:
-            if answer.client != client or len(answer.ticket) != 32 or not np.isfinite(answer.loss):
-                raise RefusedUploadError("its client number, ticket or loss is not valid")
-            move = checked_vector(answer.arrays.get("move"), self.books.x0, "the upload", self.max_norm)
-            if self.books.aux is not None:
-                checked_vector(answer.arrays.get("aux"), self.books.aux, "the upload's buffers")
+            return checked_upload(answer, client, self.books.x0, self.books.aux, self.max_norm)
         except RefusedUploadError as refusal:
             return f"is refused: {refusal}"
-        moves[client] = move
-        return None
 
-    @torch.no_grad()
-    def _server_step(self, cohort: Cohort, answers: dict[int, Answer], moves: dict[int, Tensor]) -> None:
-        """Steps 16-20 over those whose replies count; every name below is a new tensor until all went well."""
-        books, row = self.books, self._row
-        counted = np.array([c in answers for c in cohort.clients.tolist()])
-        part = subset(cohort, counted)
-        model_sum, dual_sum = torch.zeros_like(books.x0), torch.zeros_like(books.x0)
-        model_weight, dual_weight = part.omega * row.w[counted], part.omega * row.alpha[counted]
-        for k, client in enumerate(part.clients.tolist()):
-            rule.add_weighted_(model_sum, model_weight[k : k + 1], moves[client][None])
-            rule.add_weighted_(dual_sum, dual_weight[k : k + 1], moves[client][None])
-        totals = rule.Totals(float(part.omega.sum()), float(part.omega @ part.steps))
-        lam = rule.server_dual(books.lam, dual_sum, row.sigma, totals.omega)
-        x0 = rule.server_model(books.x0, lam, model_sum, row.scale(totals), row.kappa, self.experiment.problem.project)
-        if not bool(torch.isfinite(x0).all() and torch.isfinite(lam).all()):
-            label = self.experiment.algorithm.label
-            raise DivergedError(
-                f"{label} diverged in round {books.round + 1}: lower the step sizes; the books are as before the round.",
-                books.round + 1,
-            )
-        if self.shadow:
-            for client, alpha in zip(part.clients.tolist(), row.alpha[counted].tolist(), strict=True):
-                h = rule.correction(books.shadow.get(client), books.lam, row.sigma)
-                books.shadow[client] = rule.dual_step(h, moves[client], alpha)
-        if books.aux is not None:
-            aux_sum = torch.zeros_like(books.aux)
-            for client, omega in zip(part.clients.tolist(), part.omega, strict=True):
-                aux = checked_vector(answers[client].arrays.get("aux"), books.aux, "the upload's buffers")
-                rule.add_weighted_(aux_sum, np.array([omega]), aux[None])
-            books.aux = aux_sum / totals.omega
-        books.x0, books.lam = x0, lam
-        for client, answer in answers.items():
-            books.tickets[client] = answer.ticket
-            books.restores.pop(client, None)
-
-    def _record(self, cohort: Cohort, answers: dict[int, Answer], why: dict[int, str]) -> MetricRecord:
+    def _record(self, cohort: Cohort, uploads: dict[int, Upload], why: dict[int, str]) -> MetricRecord:
         weights = {c: max(float(w), 1e-300) for c, w in zip(cohort.clients.tolist(), cohort.omega, strict=True)}
         loss = float("nan")
-        if answers:
-            loss = float(np.average([a.loss for a in answers.values()], weights=[weights[c] for c in answers]))
+        if uploads:
+            loss = float(np.average([u.loss for u in uploads.values()], weights=[weights[c] for c in uploads]))
         record = {
             "round": self.books.round,
             "cohort": cohort.clients.tolist(),
-            "counted": sorted(answers),
+            "counted": sorted(uploads),
             "lost": why,
-            "train_loss": loss if answers else None,
+            "train_loss": loss if uploads else None,
         }
         self.records.append(record)
-        log(INFO, "round %s: %s of %s counted, train loss %.4f", self.books.round, len(answers), len(cohort), loss)
-        return MetricRecord({"train_loss": loss, "counted": len(answers), "cohort": len(cohort)})
+        log(INFO, "round %s: %s of %s counted, train loss %.4f", self.books.round, len(uploads), len(cohort), loss)
+        return MetricRecord({"train_loss": loss, "counted": len(uploads), "cohort": len(cohort)})
 
     # -- parts ------------------------------------------------------------------------------------------------------------
 
@@ -327,10 +287,8 @@ class Strategy(FlowerStrategy):
         found = {o.client: read_reply(reply) for o, reply in zip(reachable, replies, strict=True)}
         return [found.get(order.client, "is not connected") for order in orders]
 
-    def save_books(self) -> None:
-        self._save()
-
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write the books; when this returns they will survive a crash."""
         self.books.save(self.folder)
 
     def _accept(self, answer: Answer) -> str | None:

@@ -7,20 +7,56 @@ goes on without it.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from flwr.app import Array
 from torch import Tensor
 
-from fedvra.errors import FedvraError
-from fedvra.flower.protocol import BadMessageError, read_array
+from fedvra.errors import FedvraError, UsageError
+from fedvra.flower.ledger import check_ticket
+from fedvra.flower.protocol import Answer, BadMessageError, read_array
 
 
 class RefusedUploadError(FedvraError):
     """An upload that will not be counted, and why."""
 
 
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends in step 15, fit to be counted."""
+
+    ticket: str
+    loss: float
+    move: Tensor
+    """D_i = x_i - x0 [P]."""
+    aux: Tensor | None
+    """Float buffers [K], where the model has any."""
+
+
+def checked_upload(answer: Answer, client: int, x0: Tensor, aux: Tensor | None, max_norm: float | None) -> Upload:
+    """The upload in an answer to a model x0 with buffers ``aux``; raises RefusedUploadError with the reason."""
+    if answer.client != client:
+        raise RefusedUploadError(f"it says that it comes from client {answer.client}")
+    try:
+        check_ticket(answer.ticket)
+    except UsageError as error:
+        raise RefusedUploadError(str(error)) from error
+    if not answer.ticket:
+        raise RefusedUploadError("it carries no ticket")
+    if not math.isfinite(answer.loss):
+        raise RefusedUploadError(f"its training loss is {answer.loss}")
+    return Upload(
+        ticket=answer.ticket,
+        loss=answer.loss,
+        move=checked_vector(answer.arrays.get("move"), x0, "the move", max_norm),
+        aux=None if aux is None else checked_vector(answer.arrays.get("aux"), aux, "the buffers"),
+    )
+
+
 def checked_vector(array: Array | None, like: Tensor, name: str, max_norm: float | None = None) -> Tensor:
-    """The vector in an upload, once it is known to be one that can be added to ``like``."""
+    """A vector that came from elsewhere, once it is known to be one that can be added to ``like``."""
     if array is None:
         raise RefusedUploadError(f"{name} is missing")
     try:
