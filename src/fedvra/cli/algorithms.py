@@ -12,8 +12,9 @@ from fedvra.cli._options import json_option
 
 
 @click.command(short_help="List the algorithms and their hyper-parameters.")
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown, as docs/algorithms.md has it.")
 @json_option
-def command(as_json: bool) -> None:
+def command(markdown: bool, as_json: bool) -> None:
     """List the algorithms: name, hyper-parameters with their defaults, what they do, where they come from.
 
     \b
@@ -26,6 +27,9 @@ def command(as_json: bool) -> None:
     found = _algorithms()
     if as_json:
         click.echo(json.dumps(found, indent=2))
+        return
+    if markdown:
+        click.echo(as_markdown(found), nl=False)
         return
     rows = [
         [
@@ -48,13 +52,35 @@ def _algorithms() -> list[dict[str, Any]]:
         {
             "name": name,
             "label": kind.label,
+            "class": kind.__name__,
             "parameters": {key: written(key, value) for key, value in settings_of(kind()).items()},
             "description": readable((kind.__doc__ or "").strip().split("\n", 1)[0]),
             "everyone_takes_part": kind.everyone_takes_part,
+            "converges_exactly": kind.converges_exactly,
+            "published_vectors": {"up": kind.original.up, "down": kind.original.down},
             "reference": kind.reference,
         }
         for name, kind in REGISTRY.items()
     ]
+
+
+def as_markdown(found: list[dict[str, Any]]) -> str:
+    """The same as a table of Markdown, a line per algorithm."""
+    header = ["name", "Python", "hyper-parameters", "what it does", "every client", "exact", "up/down"]
+    rows = [
+        [
+            f"`{each['name']}`",
+            f"`fv.{each['class']}`",
+            ", ".join(f"`{key}={value}`" for key, value in each["parameters"].items()) or "none",
+            each["description"],
+            "needed" if each["everyone_takes_part"] else "",
+            "yes" if each["converges_exactly"] else "",
+            f"{each['published_vectors']['up']}/{each['published_vectors']['down']}",
+        ]
+        for each in found
+    ]
+    cells = [header, ["---"] * len(header), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
 def readable(docstring: str) -> str:
