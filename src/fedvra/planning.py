@@ -90,8 +90,8 @@ class Plan:
         if e.algorithm.everyone_takes_part:
             require(
                 len(cohort) == self.total,
-                f"{e.algorithm.label} is defined for full participation: use the sampler Full() "
-                f"(round {round + 1} had {len(cohort)} of {self.total} clients at work).",
+                f"{e.algorithm.label} is defined for full participation, and round {round + 1} had {len(cohort)} of "
+                f"{self.total} clients at work: use the sampler Full() (--sampler full).",
             )
         return cohort
 

@@ -33,7 +33,7 @@ def parse_partition(text: str) -> Partition:
     try:
         return kind(**given)
     except TypeError:
-        example = f"{name}:{','.join(f'{field}=...' for field in fields)}"
+        example = f"{name}:{','.join(f'{field}=VALUE' for field in fields)}"
         raise UsageError(f"{text!r}: {name} needs {_listed(fields)}; write {example}.") from None
 
 
