@@ -132,7 +132,17 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "p = 0": (lambda: simulate(sampler=fv.Bernoulli([0.5, 0, 1, 1, 1, 1])), r"must be in \(0, 1\], got 0 for client 1"),
     "negative steps": (lambda: simulate(work=fv.Steps(-1)), "at least 0, got -1"),
     "negative epochs": (lambda: simulate(work=fv.Epochs(-1)), "must be at least 1, got -1"),
-    "negative rounds": (lambda: simulate(rounds=-1), "rounds must be >= 0"),
+    "negative rounds": (lambda: simulate(rounds=-1), "rounds must be at least 0"),
+    "half a round": (lambda: simulate(rounds=2.5), "rounds must be a whole number"),
+    "a class": (lambda: simulate(algorithm=fv.FedVRA), r"such as fv.FedVRA\(\), got the class FedVRA"),
+    "the name of an algorithm": (lambda: simulate(algorithm="fedvra"), r"fv.FedVRA\(\), got an object of type str"),
+    "a bare model": (lambda: simulate(problem=MODEL), r"problem must be an object such as fv.Supervised\(model\)"),
+    "a bare cohort size": (lambda: simulate(sampler=3), r"sampler must be an object such as fv.Uniform\(10\)"),
+    "bare epochs": (lambda: simulate(work=2), r"work must be an object such as fv.Epochs\(2\)"),
+    "the name of a partition": (
+        lambda: fv.split((INPUTS, LABELS), "iid", clients=6),  # type: ignore[arg-type]
+        r"must be an object such as fv.Dirichlet\(0.2\), got 'iid'",
+    ),
     "gamma*lr > 1": (lambda: simulate(algorithm=fv.FedVRA(gamma=200)), r"gamma\*lr must not exceed 1 \(it is 2\)"),
     "negative gamma": (lambda: fv.FedVRA(gamma=-0.1), "gamma must be >= 0"),
     "lr = 0": (lambda: simulate(lr=0), "the learning rate must be > 0"),

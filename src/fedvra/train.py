@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedvra.algorithms.base import Algorithm
+from fedvra.checks import check_whole
 from fedvra.cohort import Setting
 from fedvra.errors import require
 from fedvra.federation import Federation
@@ -68,7 +69,8 @@ def simulate(
         observers: look at every round and add to its record, e.g. ``fv.StationarityGap(every=10)``.
         progress: called with each round's record.
     """
-    require(rounds >= 0, f"rounds must be >= 0, got {rounds}.")
+    _require_kinds(algorithm, problem, sampler, work)
+    check_whole("rounds", rounds, least=0)
     require(keep in (None, "x0"), f"keep must be None or 'x0', got {keep!r}.")
     experiment = Experiment(
         algorithm=algorithm,
@@ -109,3 +111,15 @@ def simulate(
         )
     finally:
         federation.close()
+
+
+def _require_kinds(algorithm: object, problem: object, sampler: object, work: object) -> None:
+    """Refuse a class where one of its objects is wanted, a name, a bare number: what newcomers try first."""
+    for name, value, kind, example in (
+        ("algorithm", algorithm, Algorithm, "fv.FedVRA()"),
+        ("problem", problem, Problem, "fv.Supervised(model)"),
+        ("sampler", sampler, Sampler, "fv.Uniform(10)"),
+        ("work", work, Work, "fv.Epochs(2)"),
+    ):
+        given = f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
+        require(isinstance(value, kind), f"{name} must be an object such as {example}, got {given}.")

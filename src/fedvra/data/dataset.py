@@ -98,6 +98,10 @@ def split(
     >>> data.clients, data.sizes.tolist(), data.dataset.classes
     (2, [3, 3], 3)
     """
+    require(
+        isinstance(partition, Partition),
+        f"the partition must be an object such as fv.Dirichlet(0.2), got {partition!r}.",
+    )
     if not isinstance(dataset, Dataset):
         inputs, targets = as_pair(dataset, "the data")
         dataset = Dataset(name="own", inputs=inputs, targets=targets)
