@@ -121,5 +121,7 @@ def _require_kinds(algorithm: object, problem: object, sampler: object, work: ob
         ("sampler", sampler, Sampler, "fv.Uniform(10)"),
         ("work", work, Work, "fv.Epochs(2)"),
     ):
-        given = f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
+        given = (
+            f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
+        )
         require(isinstance(value, kind), f"{name} must be an object such as {example}, got {given}.")
