@@ -59,12 +59,13 @@ _HOMES = {
         "Full",
         "PowerOfChoice",
         "Replay",
+        "Sampler",
         "Uniform",
         "Weighted",
     ],
     "fedvra.theory": ["Theorem2"],
     "fedvra.train": ["simulate"],
-    "fedvra.work": ["Epochs", "RandomEpochs", "Speeds", "Steps"],
+    "fedvra.work": ["Epochs", "RandomEpochs", "Speeds", "Steps", "Work"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
