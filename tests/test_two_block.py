@@ -85,7 +85,7 @@ class Boxed(fv.TwoBlock):
         return found.x[:P], found.cost / N
 
 
-# --- Algorithm 3, transcribed -------------------------------------------------------------------------------------------
+# --- Algorithm 3, transcribed ------------------------------------------------------------------------------------------
 
 
 def transcribed(
@@ -158,7 +158,7 @@ def test_the_second_block_bites_for_every_algorithm(algorithm: fv.Algorithm) -> 
     assert float((runs[0] - runs[1]).abs().max()) > 1e-3
 
 
-# --- Solutions and Theorem 2 ----------------------------------------------------------------------------------------------
+# --- Solutions and Theorem 2 -------------------------------------------------------------------------------------------
 
 
 def long_run(algorithm: fv.Algorithm, rounds: int = 240, **options: Any) -> fv.History:
@@ -268,7 +268,7 @@ def test_discounted_steps_are_a_geometric_sum() -> None:
     assert discounted_steps(gamma, eta, steps) == pytest.approx(direct)
 
 
-# --- The engine's promises --------------------------------------------------------------------------------------------------
+# --- The engine's promises ---------------------------------------------------------------------------------------------
 
 SETTINGS: dict[str, Any] = {"sampler": fv.Uniform(3), "work": fv.Steps(3), "lr": 0.02, "seed": 5}
 
@@ -378,7 +378,7 @@ def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gap" in capsys.readouterr().out
 
 
-# --- Bad input ----------------------------------------------------------------------------------------------------------------
+# --- Bad input ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

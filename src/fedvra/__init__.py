@@ -38,7 +38,9 @@ _HOMES = {
     "fedvra.history": ["History"],
     "fedvra.observers": ["Observer", "StationarityGap"],
     "fedvra.problems.base": ["SolverSettings"],
+    "fedvra.problems.clustering": ["Clustering"],
     "fedvra.problems.quadratic": ["Quadratic"],
+    "fedvra.problems.semisupervised": ["SemiSupervised"],
     "fedvra.problems.supervised": ["Supervised"],
     "fedvra.problems.two_block": ["TwoBlock"],
     "fedvra.projections": [
