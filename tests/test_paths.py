@@ -142,3 +142,16 @@ def test_bfloat16_arithmetic_stays_near_float32():
 def test_unknown_paths_and_precisions_are_refused(settings):
     with pytest.raises(fv.UsageError, match="must be one of"):
         solver_of(mlp(), data(fv.IID()), **settings)
+
+
+def test_a_device_that_is_not_there_is_refused_by_name():
+    with pytest.raises(fv.UsageError, match="device 'cuda:7' cannot be used here"):
+        fv.simulate(
+            fv.FedAvg(),
+            problem=fv.Supervised(mlp()),
+            data=data(fv.IID()),
+            sampler=fv.Uniform(2),
+            work=fv.Steps(1),
+            rounds=1,
+            solver=SolverSettings(device="cuda:7"),
+        )

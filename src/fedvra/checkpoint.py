@@ -88,7 +88,9 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
             f"checkpoint {folder} is of {manifest['clients']} clients and {manifest['parameters']} parameters, and the run "
             f"has {federation.total} and {state.x0.numel()}: was config.yaml changed?"
         )
-    state.round, state.x0, state.lam, state.aux = manifest["round"], server["x0"], server["lam"], server.get("aux")
+    device = state.x0.device
+    state.round, state.x0, state.lam = manifest["round"], server["x0"].to(device), server["lam"].to(device)
+    state.aux = server["aux"].to(device) if "aux" in server else None
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()
     for name, store in federation.stores.items():
         store.clear()

@@ -77,6 +77,9 @@ class RunConfig:
     precision: str = option(
         "float32", values.one_of("float32", "bfloat16"), "NAME", "Arithmetic inside a step: float32 or bfloat16."
     )
+    device: str = option(
+        "cpu", values.text, "NAME", "Where local steps are computed: cpu, or cuda for blocks of clients on a GPU."
+    )
     workers: int | str = option(
         "auto", values.or_word("auto", values.whole(1)), "N", "Processes; auto takes one per core."
     )
@@ -189,7 +192,7 @@ def build(config: RunConfig) -> Experiment:
         weights=config.weights,
         drop=config.drop,
         eval_every=config.eval_every,
-        solver=SolverSettings(precision=config.precision),
+        solver=SolverSettings(precision=config.precision, device=config.device),
     )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedvra import rule
 from fedvra.algorithms.base import Algorithm
 from fedvra.cohort import Cohort, Floats, Ints
-from fedvra.engines.local import Engine, make_engine, one_thread, resolve_workers
+from fedvra.engines.local import Engine, make_engine, one_thread, resolve_device, resolve_workers
 from fedvra.engines.worker import MAX_PARTS, MIN_PARTS, Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker
 from fedvra.errors import DivergedError, require
 from fedvra.observers import Observer
@@ -61,25 +61,27 @@ class Federation:
         e.problem.check(e.data, settings)
         self.plan = Plan(e, e.problem.samples(e.data))
         self.total, self.omega = self.plan.total, self.plan.omega
-        x0 = e.start()
+        device = resolve_device(settings.device)
+        x0 = e.start().to(device)
         aux = e.problem.initial_aux(e.seed)
+        aux = None if aux is None else aux.to(device)
         self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
-        self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype)
+        self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype, device)
         require(
             state_dtype is None or state_dtype.is_floating_point,
             f"state_dtype must be a floating-point dtype such as torch.bfloat16, got {state_dtype}.",
         )
         budget = MemoryBudget.half_of_what_is_free() if memory_limit is None else MemoryBudget(memory_limit)
         folder = None if state_folder is None else Path(state_folder)
-        self.stores = {"duals": ClientStore(len(x0), state_dtype or x0.dtype, budget, folder, self.total)}
+        self.stores = {"duals": ClientStore(len(x0), state_dtype or x0.dtype, budget, folder, self.total, device)}
         if e.algorithm.own_anchor:
-            self.stores["anchors"] = ClientStore(len(x0), x0.dtype, budget, folder, self.total)
+            self.stores["anchors"] = ClientStore(len(x0), x0.dtype, budget, folder, self.total, device)
         if aux is not None and e.problem.aux_is_local:
-            self.stores["aux"] = ClientStore(len(aux), aux.dtype, budget, folder, self.total)
+            self.stores["aux"] = ClientStore(len(aux), aux.dtype, budget, folder, self.total, device)
         y_width = e.problem.y_width(e.data)
         if y_width:
-            self.stores["y"] = ClientStore(y_width, x0.dtype, budget, folder, self.total)
-        workers = resolve_workers(workers)
+            self.stores["y"] = ClientStore(y_width, x0.dtype, budget, folder, self.total, device)
+        workers = resolve_workers(workers, device)
         self.solver = e.problem.solver(e.data, settings)
         """The solver of the server's own process: works where there are no others, and looks at what they did."""
 

@@ -23,6 +23,7 @@ class Feed:
     batch_size: int | None
     dtype: torch.dtype
     channels_last: bool = False
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - devices are immutable
 
     def schedule(self, block: Block, client: int, steps: int) -> list[Ints]:
         """The sample numbers of each step's batch: a fresh permutation per epoch."""
@@ -41,7 +42,9 @@ class Feed:
     def inputs(self, rows: Ints, rng: np.random.Generator | None = None) -> Tensor:
         dataset = self.data.dataset
         batch = dataset.transform(dataset.inputs.index_select(0, torch.from_numpy(rows)), rng, self.dtype)
-        return batch.contiguous(memory_format=torch.channels_last) if self.channels_last else batch
+        if self.channels_last:
+            batch = batch.contiguous(memory_format=torch.channels_last)
+        return batch.to(self.device)
 
     def targets(self, rows: Ints) -> Tensor:
-        return self.data.dataset.targets.index_select(0, torch.from_numpy(rows))
+        return self.data.dataset.targets.index_select(0, torch.from_numpy(rows)).to(self.device)

@@ -84,14 +84,16 @@ class Programs:
     def buffer(self, width: int) -> tuple[Tensor, Tensor]:
         """x and delta [M, P], always the same memory for a given M: programs are bound to it."""
         if width not in self._buffers:
-            shape = (width, self.spec.size)
-            self._buffers[width] = torch.zeros(shape, dtype=self.spec.dtype), torch.zeros(shape, dtype=self.spec.dtype)
+            self._buffers[width] = (
+                self.anchor.new_zeros(width, self.spec.size),
+                self.anchor.new_zeros(width, self.spec.size),
+            )
         return self._buffers[width]
 
     def constant(self, width: int) -> Tensor:
         """Room for c [M, P], made when first needed."""
         if width not in self._constants:
-            self._constants[width] = torch.zeros(width, self.spec.size, dtype=self.spec.dtype)
+            self._constants[width] = self.anchor.new_zeros(width, self.spec.size)
         return self._constants[width]
 
 
@@ -104,7 +106,7 @@ class Epoch:
         self.targets = feed.targets(rows)
         self.channels_last = feed.channels_last
         stops = np.cumsum([len(batch) for batch in schedule])
-        self.batches = [torch.from_numpy(index) for index in np.split(places, stops[:-1])]
+        self.batches = [torch.from_numpy(index).to(feed.device) for index in np.split(places, stops[:-1])]
 
     def fill(self, program: Program, t: int) -> None:
         index = self.batches[t]

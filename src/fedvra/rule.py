@@ -178,7 +178,9 @@ def add_weighted_(total_P: Tensor, weights_M: Floats, delta_MP: Tensor) -> None:
     if len(weights_M) == 1:
         total_P.add_(delta_MP[0], alpha=float(weights_M[0]))
     else:
-        torch.addmv(total_P, delta_MP.T, torch.as_tensor(weights_M, dtype=total_P.dtype), out=total_P)
+        torch.addmv(
+            total_P, delta_MP.T, torch.as_tensor(weights_M, dtype=total_P.dtype, device=total_P.device), out=total_P
+        )
 
 
 def server_dual(lam: Tensor, dual_sum: Tensor, sigma: float, omega: float) -> Tensor:

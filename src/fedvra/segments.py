@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedvra.errors import FedvraError
 
+CPU = torch.device("cpu")
 SEGMENT_BYTES = 64 << 20
 SEGMENT_ROWS = 4096
 LARGE_ROW = 256 << 10
@@ -44,9 +45,10 @@ class SegmentAddress:
 class Segment(ABC):
     """One stretch of rows, open in this process."""
 
-    def __init__(self, address: SegmentAddress, fd: int, width: int, dtype: torch.dtype) -> None:
+    def __init__(self, address: SegmentAddress, fd: int | None, width: int, dtype: torch.dtype) -> None:
         self.address, self.fd, self.width, self.dtype = address, fd, width, dtype
-        weakref.finalize(self, os.close, fd)  # rows stay readable for as long as somebody holds their store
+        if fd is not None:
+            weakref.finalize(self, os.close, fd)  # rows stay readable for as long as somebody holds their store
 
     @abstractmethod
     def load(self, row: int) -> Tensor:
@@ -62,11 +64,20 @@ class Segment(ABC):
 
 
 class MemorySegment(Segment):
-    """Rows in memory that all processes of the run share."""
+    """Rows in memory: shared by all processes of the run, or an accelerator's, which one process has to itself."""
+
+    def __init__(
+        self, address: SegmentAddress, fd: int | None, width: int, dtype: torch.dtype, device: torch.device = CPU
+    ) -> None:
+        super().__init__(address, fd, width, dtype)
+        self.device = device
 
     @cached_property
     def rows(self) -> Tensor:
         """Mapped when first looked at: the server of a pool of workers never does."""
+        if self.fd is None:
+            count = self.address.nbytes // (self.width * self.dtype.itemsize)
+            return torch.zeros(count, self.width, dtype=self.dtype, device=self.device)
         populate = mmap.MAP_POPULATE if self.width * self.dtype.itemsize >= LARGE_ROW else 0
         mapped = mmap.mmap(self.fd, self.address.nbytes, mmap.MAP_SHARED | populate)
         return torch.frombuffer(mapped, dtype=self.dtype).view(-1, self.width)
@@ -89,12 +100,14 @@ class FileSegment(Segment):
     def load(self, row: int) -> Tensor:
         values = torch.empty(self.width, dtype=self.dtype)
         view = _bytes_of(values)
+        assert self.fd is not None
         if os.preadv(self.fd, [view], row * len(view)) != len(view):
             raise FedvraError("client state on disk could not be read back: is the disk full or failing?")
         return values
 
     def save(self, row: int, values: Tensor) -> None:
         view = _bytes_of(values.to(self.dtype).contiguous())
+        assert self.fd is not None
         if os.pwrite(self.fd, view, row * len(view)) != len(view):
             raise FedvraError("client state could not be written to disk: is it full?")
 
@@ -106,8 +119,12 @@ def _bytes_of(values: Tensor) -> memoryview:
     return values.view(torch.uint8).numpy().data
 
 
-def create_segment(nbytes: int, width: int, dtype: torch.dtype, folder: Path | None) -> Segment:
-    """A new segment: in memory, or in ``folder``."""
+def create_segment(
+    nbytes: int, width: int, dtype: torch.dtype, folder: Path | None, device: torch.device = CPU
+) -> Segment:
+    """A new segment: in memory (that of ``device``), or in ``folder``."""
+    if device.type != "cpu" and folder is None:
+        return MemorySegment(SegmentAddress(os.getpid(), -1, nbytes, on_disk=False), None, width, dtype, device)
     fd = -1
     try:
         if folder is None:

@@ -51,7 +51,8 @@ class SupervisedSolver(Solver):
             f"precision must be one of {', '.join(PRECISIONS)}, got {settings.precision!r}.",
         )
         self.problem, self.data = problem, data
-        self.module = problem.module()
+        self.device = torch.device(settings.device)
+        self.module = problem.module().to(self.device)
         self.module.train()
         self.spec = FlatSpec.of_parameters(self.module)
         self.aux_spec = FlatSpec.of_float_buffers(self.module)
@@ -59,11 +60,11 @@ class SupervisedSolver(Solver):
         colours = data.dataset.inputs.ndim == 4 and data.dataset.inputs.shape[1] > 1
         self.compute = PRECISIONS[settings.precision]
         dtype = self.compute or self.spec.dtype
-        self.feed = Feed(data, settings.batch_size, dtype, channels_last=convolves and colours)
+        self.feed = Feed(data, settings.batch_size, dtype, convolves and colours, self.device)
         test = data.dataset.test_inputs
         self.test_parts = 0 if test is None else -(-len(test) // TEST_PART)
 
-        self._gradient = torch.zeros(self.spec.size, dtype=self.spec.dtype)
+        self._gradient = torch.zeros(self.spec.size, dtype=self.spec.dtype, device=self.device)
         self.programs = Programs(self.module, problem.loss, self.feed, self._usual_batch(), self.compute)
         self.reason = ""
         """Why the path is not a faster one."""
@@ -145,7 +146,7 @@ class SupervisedSolver(Solver):
         x = self.programs.buffer(1)[0][0]
         x.copy_(terms.anchor)
         step = rule.affine(terms, out=self.programs.constant(1)[0])
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         source = Epoch(self.feed, schedule) if rng is None else None
         for t, (rows, program) in enumerate(zip(schedule, programs, strict=True)):
             if program is None:
@@ -174,19 +175,19 @@ class SupervisedSolver(Solver):
             for row, one in zip(delta, terms, strict=True):
                 rule.first_move_(row, one)
             program.run(1.0, float(block.eta[0]), None)
-            return np.asarray(program.loss.double().numpy())
+            return np.asarray(program.loss.double().cpu().numpy())
         programs = [self.programs.for_block(schedules, t, shared=False) for t in range(int(steps.max()))]
         rho, eta, c = self._block_coefficients(terms, block)
         for row, one in zip(x, terms, strict=True):
             row.copy_(one.anchor)
-        total = torch.zeros(len(steps), dtype=torch.float64)
+        total = torch.zeros(len(steps), dtype=torch.float64, device=self.device)
         for t, program in enumerate(programs):
             self.programs.fill_block(program, schedules, t, generators)
             program.run(rho, eta, c)
-            total += program.loss * torch.from_numpy(steps > t)
+            total += program.loss * torch.from_numpy(steps > t).to(self.device)
             for k in np.flatnonzero(steps == t + 1).tolist():
                 torch.sub(x[k], terms[k].anchor, out=delta[k])
-        return np.asarray(total.numpy() / steps)
+        return np.asarray(total.cpu().numpy() / steps)
 
     def _block_coefficients(
         self, terms: Sequence[rule.Terms], block: Block
@@ -201,8 +202,8 @@ class SupervisedSolver(Solver):
         rho = np.array([float(step.rho) for step in rows])
         if np.all(rho == rho[0]) and np.all(block.eta == block.eta[0]):
             return float(rho[0]), float(block.eta[0]), c
-        dtype = self.spec.dtype
-        return torch.as_tensor(rho, dtype=dtype), torch.as_tensor(block.eta, dtype=dtype), c
+        like = self.programs.anchor
+        return torch.as_tensor(rho).to(like), torch.as_tensor(block.eta).to(like), c
 
     def _eager(
         self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor, aux_K: Tensor | None
@@ -215,7 +216,7 @@ class SupervisedSolver(Solver):
         with torch.no_grad():
             x.copy_(terms.anchor)
             step = rule.affine(terms, out=self.programs.constant(1)[0])
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         for rows in schedule:
             total += self._autograd_step(x, self.feed.inputs(rows, rng), self.feed.targets(rows), eta, step, aux_K)
         with torch.no_grad():
@@ -230,7 +231,7 @@ class SupervisedSolver(Solver):
         self._gradient.zero_()
         with (
             torch.enable_grad(),
-            torch.autocast("cpu", self.compute or torch.bfloat16, enabled=self.compute is not None),
+            torch.autocast(self.device.type, self.compute or torch.bfloat16, enabled=self.compute is not None),
         ):
             loss = self.problem.loss(self.module(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -259,7 +260,8 @@ class SupervisedSolver(Solver):
     def _measure(self, x_P: Tensor, aux_K: Tensor | None, inputs: Tensor, targets: Tensor) -> Evaluation:
         self._point_at(x_P, aux_K)
         self.module.eval()
-        outputs = self.module(self.data.dataset.transform(inputs, None, self.spec.dtype))
+        targets = targets.to(self.device)
+        outputs = self.module(self.data.dataset.transform(inputs, None, self.spec.dtype).to(self.device))
         self.module.train()
         loss = float(self.problem.loss(outputs, targets)) * len(targets)
         labels = outputs.ndim == 2 and not targets.is_floating_point()

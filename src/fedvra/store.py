@@ -25,6 +25,7 @@ from torch import Tensor
 from fedvra.cohort import Ints
 from fedvra.errors import require
 from fedvra.segments import (
+    CPU,
     SEGMENT_BYTES,
     SEGMENT_ROWS,
     RowReader,
@@ -61,6 +62,7 @@ class ClientStore(RowReader):
         dtype: of the rows. bfloat16 halves the memory; lam then drifts from sum omega_i*lam_i by the rounding.
         budget: how much of this and other stores is kept in memory; segments beyond it are files in ``folder``.
         clients: how many there may be; few clients get small segments, so that little memory is taken in advance.
+        device: whose memory.
     """
 
     def __init__(
@@ -70,11 +72,13 @@ class ClientStore(RowReader):
         budget: MemoryBudget | None = None,
         folder: Path | None = None,
         clients: int = SEGMENT_ROWS * 8,
+        device: torch.device = CPU,
     ) -> None:
         row_bytes = max(1, width * dtype.itemsize)
         super().__init__(width, dtype, max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes, clients // 8)))
         self.budget = budget or MemoryBudget(None)
         self.folder = folder
+        self.device = device
         self._slot: dict[int, int] = {}
         self._staged: dict[int, int] = {}
         self._free: list[int] = []
@@ -152,7 +156,7 @@ class ClientStore(RowReader):
         nbytes = self.rows_per_segment * self.width * self.dtype.itemsize
         folder = None if self.budget.take(nbytes) else self.folder or Path(tempfile.gettempdir())
         allow_open_files(2 * len(self.segments) + 256)
-        self.segments.append(create_segment(nbytes, self.width, self.dtype, folder))
+        self.segments.append(create_segment(nbytes, self.width, self.dtype, folder, self.device))
 
 
 def _available_memory() -> int:

@@ -100,9 +100,9 @@ def simulate(
         state = federation.state
         return History(
             problem=problem,
-            x0=state.x0.clone(),
-            lam=state.lam.clone(),
-            aux=state.aux,
+            x0=state.x0.to("cpu", copy=True),
+            lam=state.lam.to("cpu", copy=True),
+            aux=None if state.aux is None else state.aux.cpu(),
             metrics=metrics,
             duals=ClientRows(federation.stores["duals"]),
             y={client: row.clone() for client, row in federation.second_block().items()},

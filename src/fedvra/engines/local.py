@@ -22,18 +22,33 @@ from typing import Any
 import torch
 
 from fedvra.engines.worker import Task, Worker
-from fedvra.errors import FedvraError, require
+from fedvra.errors import FedvraError, UsageError, require
+from fedvra.segments import CPU
 
 MAX_REPLACEMENTS = 10
 """Workers replaced in one run before giving up: more than bad luck, a job that kills them."""
 
 
-def resolve_workers(workers: int | str) -> int:
-    """ "auto" is one process per core (one in all where processes cannot be forked safely)."""
+def resolve_workers(workers: int | str, device: torch.device = CPU) -> int:
+    """ "auto" is one process per core; one in all on an accelerator, and where processes cannot be forked safely."""
     if workers == "auto":
-        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+        return len(os.sched_getaffinity(0)) if sys.platform == "linux" and device.type == "cpu" else 1
     require(isinstance(workers, int) and workers >= 1, f"workers must be 'auto' or a number >= 1, got {workers!r}.")
+    require(device.type == "cpu" or workers == 1, f"on {device} all clients are run by one process: leave workers out.")
     return int(workers)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"device {name!r} cannot be used here ({reason}): try cpu, or cuda where torch has it."
+        ) from error
+    return device
 
 
 @contextmanager

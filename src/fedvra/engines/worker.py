@@ -75,14 +75,19 @@ Task = LocalTask | EvaluateTask | LossesTask
 
 
 class Board:
-    """The shared memory of a run: what the server broadcasts, and a place for each part's sums."""
+    """What the server broadcasts, and a place for each part's sums: memory that processes share, or an accelerator's."""
 
-    def __init__(self, width: int, aux_width: int, dtype: torch.dtype) -> None:
-        self.x0 = shared_tensor((width,), dtype)
-        self.lam = shared_tensor((width,), dtype)
-        self.aux = shared_tensor((aux_width,), dtype) if aux_width else None
-        self.sums = shared_tensor((MAX_PARTS, 2, width), dtype)
-        self.aux_sums = shared_tensor((MAX_PARTS, aux_width), dtype) if aux_width else None
+    def __init__(self, width: int, aux_width: int, dtype: torch.dtype, device: torch.device) -> None:
+        def room(*shape: int) -> Tensor:
+            return (
+                shared_tensor(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+            )
+
+        self.x0 = room(width)
+        self.lam = room(width)
+        self.aux = room(aux_width) if aux_width else None
+        self.sums = room(MAX_PARTS, 2, width)
+        self.aux_sums = room(MAX_PARTS, aux_width) if aux_width else None
 
 
 class Worker:
@@ -175,7 +180,7 @@ class Worker:
         if places is None:
             return [None] * count
         reader, read, _ = places
-        return [None if slot < 0 else reader.load(int(slot)).to(self.board.x0.dtype) for slot in read]
+        return [None if slot < 0 else reader.load(int(slot)).to(self.board.x0) for slot in read]
 
     def _new_row(self, places: Places, k: int) -> Tensor | None:
         """Where a client's new row may be computed in place; None where the store keeps it on disk or in another dtype."""
