@@ -106,6 +106,7 @@ def test_yaml_holds_everything(task: str, algorithm: str, tmp_path: Path) -> Non
         {"set": {"gamma": 1e-05, "a": [1, 2, 3], "d": "1/p"}},
         {"targets": "50,97.5", "data": "somewhere", "workers": 2, "drop": 0.1},
         {"lr": 1e-9},
+        {"state_memory": "1.5GiB", "state_dtype": "bfloat16", "state_folder": "somewhere"},
     ],
 )
 def test_yaml_round_trip_of_other_values(options: dict[str, Any]) -> None:
@@ -170,6 +171,13 @@ BAD = [
     ({"targets": 5}, "targets must be numbers separated by commas"),
     ({"engine": "locl"}, "there is no value of engine 'locl': did you mean 'local'"),
     ({"precision": "float8"}, "there is no value of precision 'float8'"),
+    (
+        {"state_memory": "lots"},
+        "state_memory must be an amount of memory such as 4GB or 500MB, got 'lots'; or say 'auto'",
+    ),
+    ({"state_memory": "-1GB"}, "state_memory must be an amount of memory"),
+    ({"state_memory": True}, "state_memory must be an amount of memory"),
+    ({"state_dtype": "float16"}, "there is no value of state_dtype 'float16'"),
     ({"workers": 0}, "workers must be at least 1, got 0; or say 'auto'"),
     ({"model": ""}, "model must be a name"),
     ({"seed": -1}, "seed must be at least 0"),

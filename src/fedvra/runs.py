@@ -130,8 +130,8 @@ def play(
         summary = RunSummary.of(config, metrics, status, message, drift)
         folder.write_summary(summary)
     data = federation.experiment.data
-    if isinstance(data, FederatedData) and not folder.partition_file.exists():  # last, since importing matplotlib would delay the first round
-        picture(data, folder.partition_file)
+    if isinstance(data, FederatedData) and not folder.partition_file.exists():
+        picture(data, folder.partition_file)  # last, since importing matplotlib would delay the first round
     if stop.asked:  # too late for this run, but whoever called may have others in mind
         raise RunInterrupt(f"interrupted when the run in {folder.path} had come to its end.")
     return summary
