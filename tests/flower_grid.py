@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedvra as fv
-from fedvra.flower.client import FOLDER, PARTITION, client_app
+from fedvra.flower.node import FOLDER, PARTITION, client_app
 from fedvra.flower.protocol import Order, unpack_order
 
 Fault = Callable[[Order], str]

@@ -13,7 +13,7 @@ from typing import Any
 from fedvra.errors import UsageError
 
 _HOMES = {
-    "fedvra.flower.client": ["LocalWork", "client", "client_app"],
+    "fedvra.flower.node": ["LocalWork", "client", "client_app"],
     "fedvra.flower.ledger": ["Ledger"],
     "fedvra.flower.strategy": ["Audit", "Strategy"],
 }

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -81,7 +80,7 @@ class Books:
         )
         server = load_file(path / "server.safetensors")
         self.x0, self.lam, self.aux = server["x0"], server["lam"], server.get("aux")
-        self.counts, self.samples = np.array(server["counts"]), np.array(server["samples"])
+        self.counts, self.samples = server["counts"].numpy(), server["samples"].numpy()
         self.round, self.experiment = int(facts["round"]), str(facts["experiment"])
         self.incarnation, self.version = int(facts["incarnation"]), int(path.name)
         self.tickets = {int(client): ticket for client, ticket in facts["tickets"].items()}

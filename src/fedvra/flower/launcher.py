@@ -111,6 +111,10 @@ class LocalFederation:
         for name in reversed(list(self._processes)):
             self._end(name, signal.SIGTERM)
 
+    def process(self, name: str) -> subprocess.Popen[bytes]:
+        """A process by name: "superlink", "node0", ..."""
+        return self._processes[name]
+
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A ``flwr`` command, carried out."""
         return subprocess.run(

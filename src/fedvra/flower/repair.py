@@ -72,7 +72,7 @@ def repair(strategy: Strategy, grid: Grid) -> None:
         weight = float(sum(strategy.plan.omega[client] for client in lost))
         remainder = books.lam.double() - total
         share = remainder / weight if weight else torch.zeros_like(remainder)
-        books.restores.update({client: share.to(books.lam.dtype) for client in lost})
+        books.restores.update({client: share.to(books.lam.dtype, copy=True) for client in lost})
     books.tickets.update({client: new_ticket() for client in lost})
     log(INFO, "the duals of clients %s will be restored", sorted(lost))
     lost.clear()

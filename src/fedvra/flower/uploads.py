@@ -58,7 +58,7 @@ def checked_upload(answer: Answer, client: int, x0: Tensor, aux: Tensor | None, 
 def checked_vector(array: Array | None, like: Tensor, name: str, max_norm: float | None = None) -> Tensor:
     """A vector that came from elsewhere, once it is known to be one that can be added to ``like``."""
     if array is None:
-        raise RefusedUploadError(f"{name} is missing")
+        raise RefusedUploadError(f"{name}: missing")
     try:
         found = read_array(array)
     except BadMessageError as error:
