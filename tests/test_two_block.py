@@ -16,6 +16,7 @@ from torch import Tensor
 import fedvra as fv
 from fedvra import checkpoint
 from fedvra.federation import Experiment, Federation
+from fedvra.problems.base import SolverSettings
 from fedvra.theory import discounted_steps
 
 N, P, W = 5, 4, 3
@@ -356,6 +357,22 @@ def test_a_checkpoint_carries_y(tmp_path: Path) -> None:
             federation.close()
 
 
+def test_a_checkpoint_with_y_of_another_size_is_refused(tmp_path: Path) -> None:
+    class Wider(Boxed):
+        def y_start(self, client: int) -> Tensor:
+            return torch.zeros(W + 3, 1, dtype=torch.float64)
+
+    saved, other = (Federation(Experiment(fv.FedVRAU(), kind(), **SETTINGS), workers=1) for kind in (Boxed, Wider))
+    try:
+        saved.round()
+        checkpoint.save(saved, tmp_path)
+        with pytest.raises(fv.FedvraError, match=f"holds y of {W + 1} numbers per client, and the run needs {W + 3}"):
+            checkpoint.restore(other, tmp_path)
+    finally:
+        saved.close()
+        other.close()
+
+
 def test_power_of_choice_sees_the_cost_at_the_clients_own_y() -> None:
     settings = {**SETTINGS, "sampler": fv.PowerOfChoice(2, candidates=N)}
     problem = Boxed()
@@ -430,6 +447,7 @@ def test_a_gradient_of_the_wrong_size_mid_run_is_said_too() -> None:
     [
         ({"data": 1}, "carries its own data"),
         ({"batch_size": 8}, "draws its own batches"),
+        ({"solver": SolverSettings(device="meta")}, "computes on the CPU"),
         (
             {"observers": [fv.StationarityGap(every=1)], "problem": fv.Quadratic(torch.eye(2)[None], torch.ones(1, 2))},
             "no exact",

@@ -97,6 +97,11 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
         for file in manifest["files"]:
             if file.startswith(f"{name}-"):
                 shard = _tensors(folder / file)
+                if shard["rows"].shape[1] != store.width:
+                    raise FedvraError(
+                        f"checkpoint {folder} holds {name} of {shard['rows'].shape[1]} numbers per client, and the run needs "
+                        f"{store.width}: was the problem changed?"
+                    )
                 for client, row in zip(shard["clients"].tolist(), shard["rows"], strict=True):
                     store.put(client, row)
 

@@ -35,7 +35,8 @@ class PseudoLabelSolver(Solver):
 
     def __init__(self, problem: SemiSupervised, data: FederatedData, settings: SolverSettings) -> None:
         self.problem, self.data = problem, data
-        self.module = problem.supervised().module()
+        self.device = torch.device(settings.device)
+        self.module = problem.supervised().module().to(self.device)
         self.module.eval()
         self.spec = FlatSpec.of_parameters(self.module)
         self.aux_spec = FlatSpec.of_float_buffers(self.module)
@@ -43,7 +44,7 @@ class PseudoLabelSolver(Solver):
         assert data.dataset.classes is not None
         self.classes = data.dataset.classes
         self.width_y = problem.y_width(data)
-        self._none = torch.zeros(0, dtype=self.spec.dtype)
+        self._none = torch.zeros(0, dtype=self.spec.dtype, device=self.device)
         # One row per sample, rewritten for a client as it starts to work: weight times label or pseudo-label.
         self.targets = torch.full((len(data.dataset), self.classes), 1 / self.classes, dtype=self.spec.dtype)
         soft = FederatedData(replace(data.dataset, targets=self.targets), data.offsets, data.indices)
@@ -62,7 +63,7 @@ class PseudoLabelSolver(Solver):
 
     def initial_y(self, client: int) -> Tensor:
         numbers = len(self._share(client).unlabelled) * self.classes
-        y = torch.zeros(self.width_y, dtype=self.spec.dtype)
+        y = torch.zeros(self.width_y, dtype=self.spec.dtype, device=self.device)
         y[:numbers] = 1 / self.classes
         return y
 
@@ -73,7 +74,7 @@ class PseudoLabelSolver(Solver):
         count = 0
         for client, row in y.items():
             share = self._share(client)
-            labels = self._y(share, row)
+            labels = self._y(share, row).cpu()
             correct += float((labels.argmax(1) == self.data.dataset.targets[share.unlabelled]).sum())
             entropy -= float(torch.special.xlogy(labels, labels).sum())
             count += len(labels)
@@ -127,17 +128,17 @@ class PseudoLabelSolver(Solver):
         return self.problem.lr_y * len(share.unlabelled) / (self.problem.mu * self.problem.rho)
 
     def _cost(self, share: Share, x_P: Tensor, y: Tensor) -> Tensor:
-        cost = torch.zeros((), dtype=x_P.dtype)
+        cost = torch.zeros((), dtype=x_P.dtype, device=self.device)
         if len(share.labelled):
             log_q = self._log_probabilities(x_P, None, share.labelled)
-            cost = cost - log_q.gather(1, self.data.dataset.targets[share.labelled, None]).mean()
+            cost = cost - log_q.gather(1, self.data.dataset.targets[share.labelled, None].to(self.device)).mean()
         if len(y):
             log_q = self._log_probabilities(x_P, None, share.unlabelled) + self.problem.tau * share.log_prior
             cost = cost + self.problem.mu * ((self.problem.rho / 2 * y - log_q) * y).sum(1).mean()
         return cost
 
     def _log_probabilities(self, x_P: Tensor, aux_K: Tensor | None, rows: Tensor) -> Tensor:
-        inputs = self.data.dataset.transform(self.data.dataset.inputs[rows], None, self.spec.dtype)
+        inputs = self.data.dataset.transform(self.data.dataset.inputs[rows], None, self.spec.dtype).to(self.device)
         state = self.spec.views(x_P) if aux_K is None else {**self.spec.views(x_P), **self.aux_spec.views(aux_K)}
         outputs: Tensor = functional_call(self.module, state, (inputs,))
         return outputs.log_softmax(1)
@@ -149,7 +150,7 @@ class PseudoLabelSolver(Solver):
         known = self.has_label[part]
         labelled, unlabelled = (torch.from_numpy(part[choice]) for choice in (known, ~known))
         counts = 1 + torch.bincount(self.data.dataset.targets[labelled], minlength=self.classes).to(self.spec.dtype)
-        return Share(labelled, unlabelled, (counts / counts.sum()).log())
+        return Share(labelled, unlabelled, (counts / counts.sum()).log().to(self.device))
 
     def _set_targets(self, share: Share, y: Tensor) -> None:
         n, known, unknown = len(share.labelled) + len(share.unlabelled), len(share.labelled), len(share.unlabelled)
@@ -157,7 +158,7 @@ class PseudoLabelSolver(Solver):
             truth = one_hot(self.data.dataset.targets[share.labelled], self.classes)
             self.targets[share.labelled] = truth.to(self.spec.dtype) * (n / known)
         if unknown:
-            self.targets[share.unlabelled] = y * (self.problem.mu * n / unknown)
+            self.targets[share.unlabelled] = y.cpu() * (self.problem.mu * n / unknown)
 
     def _y(self, share: Share, row_W: Tensor) -> Tensor:
         return row_W[: len(share.unlabelled) * self.classes].view(-1, self.classes)

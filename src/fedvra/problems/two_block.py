@@ -114,6 +114,7 @@ class TwoBlock(Problem):
         name = type(self).__name__
         require(data is None, f"{name} carries its own data: leave data out.")
         require(settings.batch_size is None, f"{name} draws its own batches: leave batch_size out.")
+        require(settings.device == "cpu", f"{name} computes on the CPU: leave device out.")
         check_whole("steps_y", self.steps_y)
         require(self.lr_y > 0, f"lr_y must be > 0, got {self.lr_y}.")
         check_whole(f"{name}.clients", self.clients)
