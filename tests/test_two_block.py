@@ -90,9 +90,19 @@ class Boxed(fv.TwoBlock):
 
 
 def transcribed(
-    problem: Boxed, cohorts: list[list[int]], Q: np.ndarray, eta: float, kind: str, gamma: float, a: float, d: float
+    problem: Boxed,
+    cohorts: list[list[int]],
+    Q: np.ndarray,
+    eta: float,
+    kind: str,
+    gamma: float,
+    a: float,
+    d: float | None,
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Algorithm 3 step by step in NumPy, and its baselines adapted alike: same y-steps, same P_X, their own x-steps."""
+    """Algorithm 3 step by step in NumPy, and its baselines adapted alike: same y-steps, same P_X, their own x-steps.
+
+    ``kind``: "duals" moves x0 by them, "scaffold" does not, nor does "mean", which has none. ``d`` None stands for N/m.
+    """
     A, B, c = ([np.asarray(t) for t in part] for part in (problem.A, problem.B, problem.c))
     x0, y = np.full(P, 0.1), {i: np.full(W + i % 2, 0.2) for i in range(N)}
     lam_i, lam, beta, path = np.zeros((N, P)), np.zeros(P), 1 / gamma if gamma else 0.0, []
@@ -111,32 +121,35 @@ def transcribed(
             new = kept + alpha * (x0 - x)
             changes += (new - lam_i[i]) / N
             lam_i[i] = new
-            moves += {"fedvra": d, "fedavg": N / len(cohort), "scaffold": N / len(cohort)}[kind] * (x - x0) / N
+            moves += (N / len(cohort) if d is None else d) * (x - x0) / N
         if cohort:
             lam = lam + changes
-            x0 = np.clip(x0 + moves - (beta * lam if kind == "fedvra" else 0), -0.3, 0.3)
+            x0 = np.clip(x0 + moves - (beta * lam if kind == "duals" else 0), -0.3, 0.3)
         path.append(x0)
     return np.array(path), y
 
 
 COHORTS = [[0, 2], [1, 3, 4], [], [2], [0, 1, 2, 3, 4], [3, 4], [1, 2], [0, 4]]
 STEPS = np.random.default_rng(1).integers(1, 6, size=(len(COHORTS), N))
-KINDS = {
-    "fedvra": (fv.FedVRAU(gamma=0.7, a=1.5, d=1.2), (0.7, 1.5, 1.2)),
-    "fedavg": (fv.FedAvg(), (0.0, 0.0, 0.0)),
-    "scaffold": (fv.Scaffold(), (0.0, 0.0, 0.0)),
-}
+FIVE: list[tuple[fv.Algorithm, tuple[str, float, float, float | None]]] = [
+    (fv.FedVRAU(gamma=0.7, a=1.5, d=1.2), ("duals", 0.7, 1.5, 1.2)),
+    (fv.FedDyn(alpha=0.9), ("duals", 0.9, 1.0, None)),
+    (fv.Scaffold(), ("scaffold", 0.0, 0.0, None)),
+    (fv.FedProx(mu=0.4), ("mean", 0.4, 0.0, None)),
+    (fv.FedAvg(), ("mean", 0.0, 0.0, None)),
+]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_algorithm_3_and_its_baselines_step_by_step(kind: str) -> None:
-    algorithm, (gamma, a, d) = KINDS[kind]
+@pytest.mark.parametrize(("algorithm", "how"), FIVE, ids=[algorithm.label for algorithm, _ in FIVE])
+def test_algorithm_3_and_its_baselines_step_by_step(
+    algorithm: fv.Algorithm, how: tuple[str, float, float, float | None]
+) -> None:
     problem = Boxed()
     history = fv.simulate(
         algorithm, problem=problem, sampler=fv.Replay(COHORTS), work=fv.Steps(STEPS), lr=0.02, rounds=len(COHORTS),
         keep="x0", workers=1,
     )  # fmt: skip
-    path, y = transcribed(problem, COHORTS, STEPS, 0.02, kind, gamma, a, d)
+    path, y = transcribed(problem, COHORTS, STEPS, 0.02, *how)
     assert history.trajectory is not None
     assert np.abs(history.trajectory.numpy() - path).max() < 1e-12
     assert set(history.y) == set(range(N))
