@@ -50,7 +50,7 @@ class History:
     """One record per round."""
     duals: Mapping[int, Tensor] = field(default_factory=dict)
     """lambda_i of every client that ever took part; all others are at zero."""
-    y: dict[int, Tensor] = field(default_factory=dict)
+    y: Mapping[int, Tensor] = field(default_factory=dict)
     """The second block of every client that ever took part, as stored: flat, with zeros past a client's own numbers."""
     trajectory: Tensor | None = None
     """x0 after each round [R, P], where asked for with keep="x0"."""

@@ -105,7 +105,7 @@ def simulate(
             aux=None if state.aux is None else state.aux.cpu(),
             metrics=metrics,
             duals=ClientRows(federation.stores["duals"]),
-            y={client: row.clone() for client, row in federation.second_block().items()},
+            y=ClientRows(federation.stores["y"]) if "y" in federation.stores else {},
             trajectory=None if keep is None else torch.stack(kept) if kept else state.x0.new_empty(0, len(state.x0)),
             omega=federation.omega,
         )
