@@ -29,9 +29,10 @@ class Node:
     client: int
     folder: Path
     app: ClientApp
+    config: dict[str, Any] = field(default_factory=dict)
 
     def handle(self, message: Message) -> Message:
-        config: dict[str, Any] = {PARTITION: self.client, FOLDER: str(self.folder)}
+        config: dict[str, Any] = {PARTITION: self.client, FOLDER: str(self.folder), **self.config}
         return self.app(message, Context(0, 100 + self.client, config, RecordDict(), {}))
 
     def wipe(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING
 
 from flwr.app import Message, MessageType
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
@@ -15,6 +16,8 @@ from fedvra.errors import FedvraError
 from fedvra.flower.protocol import Answer, BadMessageError, Order, Status, pack, unpack_answer
 
 POLL_SECONDS = 0.25
+EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
+"""What Flower says of a message, or a reply, that was not there when its time was up."""
 
 
 def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
@@ -45,6 +48,8 @@ def read_reply(reply: Message | None) -> Answer | str:
     """The answer in a reply, or why there is none."""
     if reply is None:
         return "did not answer in time"
+    if reply.has_error() and reply.error.code in EXPIRED:
+        return "did not answer in time"
     if reply.has_error():
         reason = " ".join(str(reply.error.reason).split())
         return f"failed: {reason[-300:] or 'no reason given'}"
@@ -72,6 +77,8 @@ class Roster:
     """Client -> node, of those connected now."""
     _known: dict[int, int | None] = field(default_factory=dict)
     """Node -> client; None for a node that was refused."""
+    _troubles: dict[int, str] = field(default_factory=dict)
+    """What came of the introduction of nodes that are not known."""
 
     def refresh(self, grid: Grid, timeout: float) -> None:
         """See who is connected, and ask the new ones who they are."""
@@ -81,13 +88,14 @@ class Roster:
         messages = [make_message(self.hello(), node, timeout) for node in new]
         for node, reply in zip(new, match(messages, exchange(grid, messages, timeout)), strict=True):
             answer = read_reply(reply)
+            self._troubles.pop(node, None)
             if isinstance(answer, str):
-                log(WARNING, "node %s %s", node, answer)  # asked again next time
+                self._trouble(node, answer)  # asked again next time
                 continue
             refusal = answer.reason if answer.status != Status.DONE else self.accept(answer)
             self._known[node] = None if refusal else answer.client
             if refusal:
-                log(WARNING, "node %s, client %s: refused, %s", node, answer.client, refusal)
+                self._trouble(node, f"(client {answer.client}) is refused: {refusal}")
             else:
                 log(INFO, "node %s is client %s with %s samples", node, answer.client, answer.samples)
         # In the order of introduction: where two nodes say they are the same client, the later one is (a restarted node).
@@ -105,5 +113,10 @@ class Roster:
                 raise FedvraError(
                     f"after {wait:g} s {len(self.nodes)} of {self.total} clients are connected (missing: "
                     f"{', '.join(map(str, missing[:10]))}): start their SuperNodes, or wait longer."
+                    + "".join(f" Node {node} {trouble}" for node, trouble in self._troubles.items())
                 )
             time.sleep(POLL_SECONDS * 4)
+
+    def _trouble(self, node: int, what: str) -> None:
+        log(WARNING, "node %s %s", node, what)
+        self._troubles[node] = what

@@ -1,0 +1,1 @@
+"""A federation that fails on demand; driven by tests/test_flower_processes.py."""

@@ -1,0 +1,61 @@
+"""A server that audits after every round, notes down what happened, and dies before or after a checkpoint where told to."""
+
+import json
+import os
+import signal
+from dataclasses import asdict
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from faulty.problem import CLIENTS, algorithm, settings
+from fedvra.flower import Strategy
+
+app = ServerApp()
+
+
+class Mortal(Strategy):
+    """Kills its process at the end of a round, "before:3" or "after:3" the checkpoint."""
+
+    die = ""
+
+    def save(self) -> None:
+        end_of_round = len(self.records) < self.books.round - self.first
+        if end_of_round and self.die == f"before:{self.books.round}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().save()
+        if end_of_round and self.die == f"after:{self.books.round}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    first = 10**6
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    folder = Path(str(config["folder"]))
+    strategy = Mortal(
+        algorithm(), clients=CLIENTS, folder=folder / "books", wait=120, **settings(int(config["cohort"]))
+    )
+    strategy.die = str(config["die"])
+    strategy.timeout = float(config["timeout"])
+    strategy.open(grid)
+    strategy.first = strategy.books.round
+    while strategy.books.round < int(config["rounds"]):
+        waiting = any(
+            "straggles" in path.read_text() or "dies" in path.read_text() for path in faults(config, strategy)
+        )
+        strategy.timeout = float(config["impatient" if waiting else "timeout"])
+        strategy.play(grid)
+        (folder / f"round-{strategy.books.round}").touch()
+        strategy.timeout = float(config["timeout"])
+        audit = strategy.audit(grid)
+        record = {**strategy.records[-1], "audit": asdict(audit), "relative": audit.relative}
+        with (folder / "records.jsonl").open("a") as file:
+            print(json.dumps(record), file=file)
+
+
+def faults(config: dict[str, object], strategy: Strategy) -> list[Path]:
+    """What is to go wrong in the coming round."""
+    return list(Path(str(config["faults"])).glob(f"[0-9]-{strategy.books.round + 1}"))

@@ -1,0 +1,155 @@
+"""Real processes on loopback: a SuperLink, SuperNodes that hold a shard each, and whatever may go wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedvra as fv
+from fedvra.flower import Strategy, books, client_app
+from fedvra.flower.launcher import CONNECTION, LocalFederation
+from fedvra.flower.protocol import Errand, Order
+from flower_grid import FakeGrid, Node
+
+APP = Path(__file__).parent / "flower_app"
+sys.path.insert(0, str(APP))
+
+from faulty.problem import CLIENTS, algorithm, all_data, problem, settings, write_shards  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+
+
+class Shards(LocalFederation):
+    def node_config(self, i: int) -> str:
+        return f'data-file="{self.folder}/shard{i}.npz"'
+
+    def play(self, **config: Any) -> str:
+        """``flwr run`` to its end; returns the ServerApp's log."""
+        given: Mapping[str, Any] = {"folder": self.folder, "faults": self.folder / "faults", **config}
+        with self.submit(APP, given) as process:
+            assert process.stdout is not None
+            return process.stdout.read()
+
+    def records(self) -> list[dict[str, Any]]:
+        path = self.folder / "records.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def server_state(self) -> books.Books:
+        nothing = torch.zeros(0)
+        state = books.Books(IDENTITY, nothing, nothing, None, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        assert state.resume(self.folder / "books")
+        return state
+
+
+IDENTITY = {"algorithm": "fedvra", "seed": 7, "clients": CLIENTS, "parameters": 83}
+
+
+def start(folder: Path, secure: bool) -> Iterator[Shards]:
+    write_shards(folder)
+    (folder / "faults").mkdir()
+    with Shards(CLIENTS, folder, secure=secure) as federation:
+        yield federation
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
+    yield from start(tmp_path_factory.mktemp("secure"), secure=True)
+
+
+def relative(left: torch.Tensor, right: torch.Tensor) -> float:
+    return float((left - right).norm() / right.norm())
+
+
+def test_x0_is_the_simulators_over_tls_with_authenticated_nodes(secure: Shards) -> None:
+    log = secure.play(rounds=3, cohort=2)
+    assert [record["round"] for record in secure.records()] == [1, 2, 3], log
+    expected = fv.simulate(algorithm(), data=all_data(), rounds=3, workers=1, **settings(cohort=2))
+    state = secure.server_state()
+    assert [record["cohort"] for record in secure.records()] == [m["cohort"] for m in expected.metrics]
+    assert relative(state.x0, expected.x0) < 1e-6
+    assert relative(state.lam, expected.lam) < 1e-6
+    assert secure.records()[-1]["audit"]["missing"] == {}
+    assert secure.records()[-1]["relative"] < 1e-6
+
+
+def test_a_node_that_is_not_registered_is_refused(secure: Shards) -> None:
+    before = secure.flwr("supernode", "list", CONNECTION).stdout
+    stranger = CLIENTS
+    secure.start_node(stranger)
+    process = secure.process(f"node{stranger}")
+    assert process.wait(60) != 0
+    assert secure.flwr("supernode", "list", CONNECTION).stdout.count("online") == before.count("online") == CLIENTS
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
+    yield from start(tmp_path_factory.mktemp("faulty"), secure=False)
+
+
+FAULTS = {
+    (0, 2): "raises",
+    (1, 2): "dies",
+    (2, 3): "straggles",
+    (0, 4): "wiped",
+    (1, 4): "nan",
+}
+"""(client, round) -> what happens to it."""
+REASONS = {"raises": "fails after its local work", "wiped": "lost its state", "nan": "NaN or infinity"}
+
+
+def test_clients_that_fail_leave_the_duals_exact(faulty: Shards) -> None:
+    for (client, number), fault in FAULTS.items():
+        (faulty.folder / "faults" / f"{client}-{number}").write_text(fault)
+    log = faulty.play(rounds=5, impatient=30.0)
+    records = faulty.records()
+    assert [record["round"] for record in records] == [1, 2, 3, 4, 5], log
+    assert len(list((faulty.folder / "faults").glob("*-happened"))) == len(FAULTS)
+    for (client, number), fault in FAULTS.items():
+        assert client not in records[number - 1]["counted"], fault
+        assert REASONS.get(fault, "") in records[number - 1]["lost"][str(client)]
+    assert list(records[3]["audit"]["missing"]) == ["0"]  # the wiped client has nothing to report until it is repaired
+    for record in [*records[:3], records[4]]:
+        assert record["audit"]["missing"] == {}
+        assert record["relative"] < 1e-6
+    assert records[4]["counted"] == [0, 1, 2]
+
+
+def test_a_server_that_is_killed_and_a_node_that_is_restarted_leave_the_duals_exact(faulty: Shards) -> None:
+    faulty.play(rounds=6, die="before:6")
+    assert faulty.server_state().round == 5
+    faulty.stop_node(1)
+    faulty.start_node(1)
+    faulty.play(rounds=6, die="after:6")
+    assert faulty.server_state().round == 6
+    assert len(faulty.records()) == 5  # neither lived to write its record
+    log = faulty.play(rounds=7)
+    last = faulty.records()[-1]
+    assert (last["round"], last["counted"]) == (7, [0, 1, 2]), log
+    assert last["audit"]["missing"] == {}
+    assert last["relative"] < 1e-6
+
+
+def test_the_faults_changed_nothing_but_who_was_counted(faulty: Shards, tmp_path: Path) -> None:
+    """The same rounds in memory, with the same replies counted, end in the same x0."""
+    counted = {record["round"] - 1: record["counted"] for record in faulty.records()}
+    data = all_data()
+    nodes = {100 + i: Node(i, tmp_path / f"node{i}", client_app(problem=problem, data=data)) for i in range(CLIENTS)}
+
+    def fault(order: Order) -> str:
+        everybody = list(range(CLIENTS))
+        return (
+            "unsent" if order.errand == Errand.TRAIN and order.client not in counted.get(order.round, everybody) else ""
+        )
+
+    strategy = Strategy(algorithm(), clients=CLIENTS, folder=tmp_path / "books", wait=0, **settings())
+    strategy.start(FakeGrid(nodes, fault), num_rounds=7, timeout=0.01)
+    state = faulty.server_state()
+    assert relative(state.x0, strategy.books.x0) < 1e-6
+    assert relative(state.lam, strategy.books.lam) < 1e-6
