@@ -130,14 +130,13 @@ def bare_of(workload: Workload) -> Any:
 
 
 def _bare_module() -> Any:
-    """benchmarks/bare.py, from a checkout or from where the wheel puts it."""
-    here = Path(fedvra.__file__).parent
-    for path in (here.parents[1] / "benchmarks" / "bare.py", here / "bench" / "bare.py"):
-        if path.is_file():
-            spec = importlib.util.spec_from_file_location("fedvra_bare_loop", path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
-    raise FedvraError("benchmarks/bare.py is not installed: run `fedvra bench` from a checkout of the repository.")
+    """benchmarks/bare.py of the checkout that this package is installed from."""
+    path = Path(fedvra.__file__).parents[2] / "benchmarks" / "bare.py"
+    if not path.is_file():
+        raise FedvraError("benchmarks/bare.py is not installed: run `fedvra bench` from a checkout of the repository.")
+    spec = importlib.util.spec_from_file_location("fedvra_bare_loop", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
