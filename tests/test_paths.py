@@ -114,6 +114,7 @@ def test_the_path_follows_from_the_model():
         assert reason in solver.reason
 
 
+@pytest.mark.filterwarnings("ignore:this processor has no native bfloat16")
 def test_bfloat16_arithmetic_stays_near_float32():
     torch.manual_seed(0)
     model, split = mlp().float(), data(fv.IID())

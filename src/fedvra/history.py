@@ -35,7 +35,7 @@ class ClientRows(Mapping[int, Tensor]):
         return len(self._store)
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The result of :func:`fedvra.simulate`."""
 
@@ -56,6 +56,11 @@ class History:
     """x0 after each round [R, P], where asked for with keep="x0"."""
     omega: Floats = field(default_factory=lambda: np.empty(0))
     """The clients' weights [N], summing to 1."""
+
+    def __repr__(self) -> str:
+        best = self.summary()["best_accuracy"]
+        reached = "" if best is None else f", best accuracy {best:.2%}"
+        return f"<History of {len(self.metrics)} rounds, {len(self.x0):,} parameters{reached}>"
 
     def model(self) -> torch.nn.Module:
         """The global model as an ``nn.Module``."""

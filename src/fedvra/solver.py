@@ -59,6 +59,12 @@ class SupervisedSolver(Solver):
         convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         colours = data.dataset.inputs.ndim == 4 and data.dataset.inputs.shape[1] > 1
         self.compute = PRECISIONS[settings.precision]
+        if (
+            self.compute is torch.bfloat16
+            and self.device.type == "cpu"
+            and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        ):
+            warnings.warn("this processor has no native bfloat16 arithmetic: float32 is faster here.", stacklevel=2)
         dtype = self.compute or self.spec.dtype
         self.feed = Feed(data, settings.batch_size, dtype, convolves and colours, self.device)
         test = data.dataset.test_inputs
@@ -285,9 +291,3 @@ def _same_shapes(schedules: list[list[Ints]]) -> bool:
     """Whether the clients' batches have the same sizes, step by step, as far as each goes."""
     longest = [len(batch) for batch in max(schedules, key=len)]
     return all(len(batch) == longest[t] for schedule in schedules for t, batch in enumerate(schedule))
-
-
-def warn_if_slow(precision: str) -> None:
-    """bfloat16 pays only where the processor multiplies it natively."""
-    if precision == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        warnings.warn("this processor has no native bfloat16 arithmetic: float32 is faster here.", stacklevel=2)

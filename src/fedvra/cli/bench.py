@@ -14,9 +14,7 @@ SPEED = ("w1", "w2", "w3")
 @click.argument("workloads", nargs=-1, metavar="[w1|w2|w3|clients]...")
 @click.option("--against", type=click.Choice(["bare"]), default="bare", show_default=True, help="What to race against.")
 @click.option("--passes", default=7, show_default=True, help="How often the contenders take turns.")
-@click.option(
-    "--rounds", default=3, show_default=True, help="Rounds per turn; for `clients` rounds in all (default 12)."
-)
+@click.option("--rounds", type=int, help="Rounds per turn [default: 3]; for `clients` rounds in all [default: 12].")
 @click.option("--workers", default="auto", show_default=True, help="Worker processes of the engine.")
 @click.option("--precision", default="float32", show_default=True, help="float32 or bfloat16, for the engine only.")
 @click.option(
@@ -58,12 +56,10 @@ def _speed(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, An
     from fedvra.bench.workloads import WORKLOADS
     from fedvra.engines.local import resolve_workers
     from fedvra.problems.base import SolverSettings
-    from fedvra.solver import warn_if_slow
 
-    warn_if_slow(options["precision"])
     solver = SolverSettings(path=options["path"], precision=options["precision"])
     workers = resolve_workers(_number(options["workers"]))
-    report = measure(name, WORKLOADS[name], workers, options["passes"], options["rounds"], solver)
+    report = measure(name, WORKLOADS[name], workers, options["passes"], options["rounds"] or 3, solver)
     if not quiet:
         click.echo(f"{name}: {report.title}  ({report.path} path, {report.block} at once, {workers} workers)")
         for contender, seconds in report.seconds.items():
@@ -87,7 +83,7 @@ def _clients(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, 
 
     workload = replace(WORKLOADS["w3" if options["one_step"] else "w1"], cohort=options["cohort"])
     counts = [int(float(n)) for n in options["counts"].split(",")]
-    rounds = max(options["rounds"], 12)
+    rounds = options["rounds"] or 12
     memory = int(options["state_gb"] * 1e9)
     found = []
     for report in measure_clients(counts, workload, rounds, resolve_workers(_number(options["workers"])), memory, None):
