@@ -51,7 +51,12 @@ nodes = 3
 rounds = 5
 folder = ""
 """
-MODULE = "from fedvra.flower.demo import make_client, make_server\n\nserver, client = make_server(), make_client()\n"
+MODULE = """\
+from fedvra.flower.demo import make_client, make_server
+
+server = make_server()
+client = make_client()
+"""
 SHAPE, CLASSES = (1, 8, 8), 10
 
 
@@ -81,11 +86,11 @@ def make_server() -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         strategy = Strategy(
-            FedVRA(gamma=0.1, a=10),
+            FedVRA(gamma=0.2, a=1.5),  # (a + d)*lr*gamma*Q is at most 0.9 with two nodes or more: Remark 1
             problem=problem(),
             clients=int(config["nodes"]),
             sampler=Full(),
-            work=Epochs(2),
+            work=Epochs(1),
             lr=0.05,
             batch_size=20,
             weights="samples",
@@ -153,4 +158,5 @@ def run(nodes: int, rounds: int, secure: bool, folder: Path) -> Iterator[str]:
                     yield line.removeprefix(PREFIX).rstrip()
     (folder / "serverapp.log").write_text("".join(heard))
     if not any("audit:" in line for line in heard):
-        raise FedvraError(f"the run did not finish; what the ServerApp said is in {folder / 'serverapp.log'}.")
+        last = " ".join("".join(heard[-12:]).split())
+        raise FedvraError(f"the run did not finish; the ServerApp's log ends: {last}")

@@ -1,4 +1,4 @@
-"""A server that audits after every round, notes down what happened, and dies before or after a checkpoint where told to."""
+"""A server that audits from some round on, notes down what happened, and dies before or after a checkpoint where told to."""
 
 import json
 import os
@@ -16,19 +16,23 @@ app = ServerApp()
 
 
 class Mortal(Strategy):
-    """Kills its process at the end of a round, "before:3" or "after:3" the checkpoint."""
+    """Kills its process at the end of a round, "before:3" or "after:3" the checkpoint, and leaves a file ``died`` behind."""
 
     die = ""
+    first: int | None = None
+    """Rounds played before this server came to life."""
 
     def save(self) -> None:
-        end_of_round = len(self.records) < self.books.round - self.first
+        end_of_round = self.first is not None and len(self.records) < self.books.round - self.first
         if end_of_round and self.die == f"before:{self.books.round}":
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.fall_over()
         super().save()
         if end_of_round and self.die == f"after:{self.books.round}":
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.fall_over()
 
-    first = 10**6
+    def fall_over(self) -> None:
+        (self.folder.parent / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.main()
@@ -50,8 +54,10 @@ def main(grid: Grid, context: Context) -> None:
         strategy.play(grid)
         (folder / f"round-{strategy.books.round}").touch()
         strategy.timeout = float(config["timeout"])
-        audit = strategy.audit(grid)
-        record = {**strategy.records[-1], "audit": asdict(audit), "relative": audit.relative}
+        record = dict(strategy.records[-1])
+        if strategy.books.round >= int(config["audit-from"]):
+            audit = strategy.audit(grid)
+            record |= {"audit": asdict(audit), "relative": audit.relative}
         with (folder / "records.jsonl").open("a") as file:
             print(json.dumps(record), file=file)
 
