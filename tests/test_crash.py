@@ -145,8 +145,11 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 def test_a_folder_is_for_one_process_at_a_time(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    child = started(folder, workers=2)
-    child.until(lambda: lines(folder) > 3)
+    first = started(folder, steps=20_000)
+    first.until(lambda: catches(first.pid, signal.SIGTERM))
+    first.kill()
+    child = resumed(folder, "--workers=2")  # forks its workers, which are busy for seconds, when the folder is its own
+    child.until(lambda: catches(child.pid, signal.SIGTERM))
     second = CliRunner().invoke(main, ["resume", str(folder.path)])
     assert second.exit_code == 2
     assert second.stdout == ""
@@ -159,7 +162,7 @@ def test_a_folder_is_for_one_process_at_a_time(tmp_path: Path) -> None:
     assert third.stderr.startswith(f"Error: the folder {folder.path} is already in use")
     assert child.alive()
     child.kill()
-    with folder.locked():  # free at once, whatever its orphaned workers are at
+    with folder.locked():  # free at once, although its orphaned workers are still at it
         pass
 
 
