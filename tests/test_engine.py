@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,54 @@ def test_a_worker_that_dies_in_the_middle_of_local_work(tmp_path: Any) -> None:
     interrupted = run()
     assert flag.exists()
     assert torch.equal(interrupted.x0, run().x0)
+
+
+class Sleeps(nn.Module):
+    """Keeps its worker busy for a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.server = mlp(), os.getpid()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if os.getpid() != self.server:
+            time.sleep(60)
+        return self.net(x)  # type: ignore[no-any-return]
+
+
+def test_workers_die_with_the_server_even_in_the_middle_of_their_work() -> None:
+    server = os.fork()
+    if server == 0:
+        eager = SolverSettings(path="eager")
+        fv.simulate(
+            fv.FedAvg(),
+            problem=fv.Supervised(Sleeps()),
+            data=small_data(),
+            rounds=1,
+            workers=2,
+            solver=eager,
+            **SETTINGS,
+        )
+        os._exit(0)
+    children = Path(f"/proc/{server}/task/{server}/children")
+    deadline = time.monotonic() + 30
+    while len(workers := children.read_text().split()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(server, signal.SIGKILL)
+    os.waitpid(server, 0)
+    alive = workers
+    while alive and time.monotonic() < deadline:
+        alive = [pid for pid in workers if Path(f"/proc/{pid}/stat").exists() and not _is_zombie(pid)]
+        time.sleep(0.05)
+    assert len(workers) == 2
+    assert not alive
+
+
+def _is_zombie(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def test_an_error_in_a_worker_reaches_the_user() -> None:

@@ -6,6 +6,7 @@ Workers are forked, so that data, model and loss (lambdas included) are theirs w
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -25,6 +26,7 @@ from fedvra.engines.worker import Task, Worker
 from fedvra.errors import FedvraError, UsageError, require
 from fedvra.segments import CPU
 
+PR_SET_PDEATHSIG = 1
 MAX_REPLACEMENTS = 10
 """Workers replaced in one run before giving up: more than bad luck, a job that kills them."""
 
@@ -139,7 +141,7 @@ class ProcessPool:
     def _start(self) -> Connection:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=_serve, args=(theirs, [*self._workers, ours], self._make_worker), daemon=True
+            target=_serve, args=(theirs, [*self._workers, ours], self._make_worker, os.getpid()), daemon=True
         )
         with warnings.catch_warnings():  # Python >= 3.12 warns of threads; the child never touches theirs
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -166,7 +168,8 @@ def _hang_up(workers: dict[Connection, BaseProcess]) -> None:
         connection.close()
 
 
-def _serve(connection: Connection, inherited: list[Connection], make_worker: Callable[[], Worker]) -> None:
+def _serve(connection: Connection, inherited: list[Connection], make_worker: Callable[[], Worker], server: int) -> None:
+    _die_with(server)
     for other in inherited:  # or the server's death would go unnoticed: we would hold its end of the pipes open
         other.close()
     for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and the like are the server's to handle
@@ -186,6 +189,14 @@ def _serve(connection: Connection, inherited: list[Connection], make_worker: Cal
             connection.send(answer)
         except BrokenPipeError:
             return
+
+
+def _die_with(server: int) -> None:
+    """Have the kernel end this process with the server's, even in the middle of a long task: its locks would live on in us."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != server:  # it died before we asked
+            os._exit(1)
 
 
 Engine = InProcess | ProcessPool
