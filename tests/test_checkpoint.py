@@ -35,6 +35,12 @@ def supervised(algorithm: fv.Algorithm, model: Any = mlp, buffers: Any = "refuse
     return Experiment(algorithm, problem, data=small_data(), **{**SETTINGS, "solver": EAGER, **options})
 
 
+def counting_norm() -> torch.nn.Module:
+    """momentum=None averages over the batches so far, whose number is a buffer of its own."""
+    layers = torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16, momentum=None), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+    return torch.nn.Sequential(*layers)
+
+
 def quadratic() -> Experiment:
     rng = np.random.default_rng(0)
     A = np.stack([np.diag(row) for row in rng.uniform(0.5, 2, size=(12, 9))])
@@ -53,6 +59,7 @@ CASES: dict[str, tuple[Experiment, dict[str, Any]]] = {
     "anchors": (supervised(fv.FedPD(gamma=0.5, skip=0.6), sampler=fv.Full()), {}),
     "averaged buffers": (supervised(fv.FedVRA(), batch_norm, "average"), {}),
     "local buffers": (supervised(fv.FedVRA(), batch_norm, "local"), {}),
+    "buffers with a count": (supervised(fv.FedVRA(), counting_norm, "average"), {}),
     "second block": (Experiment(fv.FedVRAU(gamma=2), Boxed(), fv.Uniform(3), fv.Steps(4), lr=0.02, seed=2), {}),
     "nothing but x0": (supervised(fv.FedAvg()), {}),
 }

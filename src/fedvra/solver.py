@@ -71,6 +71,8 @@ class SupervisedSolver(Solver):
         self.test_parts = 0 if test is None else -(-len(test) // TEST_PART)
 
         self._gradient = torch.zeros(self.spec.size, dtype=self.spec.dtype, device=self.device)
+        # BatchNorm counts its batches, which a worker must not carry from one client to the next.
+        self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
         self.programs = Programs(self.module, problem.loss, self.feed, self._usual_batch(), self.compute)
         self.reason = ""
         """Why the path is not a faster one."""
@@ -217,6 +219,8 @@ class SupervisedSolver(Solver):
         """One client's steps by autograd: right for every module."""
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
+        for counter, start in self._counters:
+            counter.copy_(start)
         torch.manual_seed(int(stream(block.seed, Purpose.MODEL_NOISE, block.round, client).integers(2**62)))
         x = self.programs.buffer(1)[0][0]
         with torch.no_grad():
