@@ -35,14 +35,14 @@ class Child:
         return self._process.is_alive()
 
     def wait(self) -> int | None:
-        """Its exit code; minus the number of the signal it died of. (A join with a timeout would wait for orphans too.)"""
+        """Its exit code; minus the number of the signal it died of. (A join with a timeout would wait for its workers too.)"""
         deadline = time.monotonic() + 120
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.001)
         return self._process.exitcode
 
     def kill(self) -> None:
-        """SIGKILL, to the server alone: its workers are orphaned."""
+        """SIGKILL, to the server alone."""
         os.kill(self.pid, signal.SIGKILL)
         assert self.wait() == -signal.SIGKILL, f"the run was over before it was killed: {self.said()}"
 

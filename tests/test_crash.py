@@ -162,7 +162,7 @@ def test_a_folder_is_for_one_process_at_a_time(tmp_path: Path) -> None:
     assert third.stderr.startswith(f"Error: the folder {folder.path} is already in use")
     assert child.alive()
     child.kill()
-    with folder.locked():  # free at once, although its orphaned workers are still at it
+    with folder.locked():  # free at once, whatever becomes of its workers
         pass
 
 

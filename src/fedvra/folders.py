@@ -53,8 +53,7 @@ def next_free(path: Path) -> Path:
 def locked(path: Path) -> Iterator[None]:
     """Have a folder to ourselves; refuses one that another process has. The system lets go of it however a process ends.
 
-    A record lock rather than ``flock``: forked workers do not inherit it, so the folder is free the moment its owner dies,
-    also while orphaned workers are still finishing their last task.
+    A record lock rather than ``flock``: forked workers do not inherit it, so the folder is free the moment its owner dies.
     """
     try:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
