@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -116,48 +118,43 @@ def test_a_worker_that_dies_in_the_middle_of_local_work(tmp_path: Any) -> None:
     assert torch.equal(interrupted.x0, run().x0)
 
 
-class Sleeps(nn.Module):
-    """Keeps its worker busy for a minute."""
+SLEEPY = """
+import os, time, torch, fedvra as fv
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.net, self.server = mlp(), os.getpid()
+class Sleeps(torch.nn.Linear):
+    server = os.getpid()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         if os.getpid() != self.server:
             time.sleep(60)
-        return self.net(x)  # type: ignore[no-any-return]
+        return super().forward(x)
+
+data = fv.split((torch.randn(40, 8), torch.arange(40) % 3), fv.IID(), clients=4)
+fv.simulate(fv.FedAvg(), problem=fv.Supervised(Sleeps(8, 3)), data=data, sampler=fv.Full(), work=fv.Steps(1),
+            rounds=1, workers=2, solver=fv.SolverSettings(path="eager"))
+"""
 
 
 def test_workers_die_with_the_server_even_in_the_middle_of_their_work() -> None:
-    server = os.fork()
-    if server == 0:
-        eager = SolverSettings(path="eager")
-        fv.simulate(
-            fv.FedAvg(),
-            problem=fv.Supervised(Sleeps()),
-            data=small_data(),
-            rounds=1,
-            workers=2,
-            solver=eager,
-            **SETTINGS,
-        )
-        os._exit(0)
-    children = Path(f"/proc/{server}/task/{server}/children")
-    deadline = time.monotonic() + 30
-    while len(workers := children.read_text().split()) < 2 and time.monotonic() < deadline:
+    server = subprocess.Popen([sys.executable, "-c", SLEEPY])
+    deadline = time.monotonic() + 60
+    while len(workers := _children(server.pid)) < 2 and time.monotonic() < deadline and server.poll() is None:
         time.sleep(0.05)
-    os.kill(server, signal.SIGKILL)
-    os.waitpid(server, 0)
+    server.kill()
+    server.wait()
     alive = workers
     while alive and time.monotonic() < deadline:
-        alive = [pid for pid in workers if Path(f"/proc/{pid}/stat").exists() and not _is_zombie(pid)]
+        alive = [pid for pid in workers if not _is_gone(pid)]
         time.sleep(0.05)
     assert len(workers) == 2
     assert not alive
 
 
-def _is_zombie(pid: str) -> bool:
+def _children(pid: int) -> list[str]:
+    return subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+
+
+def _is_gone(pid: str) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
