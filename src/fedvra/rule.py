@@ -135,14 +135,20 @@ def affine(terms: Terms, out: Tensor | None = None) -> Affine:
     return Affine(rho, torch.add(terms.h, terms.anchor, alpha=terms.gamma, out=out).mul_(terms.eta))
 
 
-def first_move_(delta: Tensor, terms: Terms) -> None:
-    """Step 11 at x = anchor less its gradient, as a move: delta = eta*(h - decay*anchor). The pull is zero there."""
+def decay_move(terms: Terms) -> Tensor:
+    """-eta*decay*anchor: the part of a first step from the anchor that all clients with the same eta have in common."""
+    return torch.mul(terms.anchor, -terms.eta * terms.decay)
+
+
+def first_move_(delta: Tensor, terms: Terms, decay: Tensor) -> None:
+    """Step 11 at x = anchor less its gradient, as a move: delta = eta*(h - decay*anchor). The pull is zero there.
+
+    ``decay`` is the client's :func:`decay_move`.
+    """
     if terms.h is None:
-        torch.mul(terms.anchor, -terms.eta * terms.decay, out=delta)
-    elif terms.decay:
-        torch.sub(terms.h, terms.anchor, alpha=terms.decay, out=delta).mul_(terms.eta)
+        delta.copy_(decay)
     else:
-        torch.mul(terms.h, terms.eta, out=delta)
+        torch.add(decay, terms.h, alpha=float(terms.eta), out=delta)
 
 
 def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: Affine) -> None:

@@ -143,7 +143,7 @@ class SupervisedSolver(Solver):
             out = self.programs.buffer(1)[1][0]
             self.programs.anchor.copy_(terms.anchor)
             self.programs.fill(single, schedule[0], rng)
-            rule.first_move_(out, terms)
+            rule.first_move_(out, terms, rule.decay_move(terms))
             single.run(1.0, eta, None)
             if out.data_ptr() != delta.data_ptr():
                 delta.copy_(out)
@@ -180,8 +180,9 @@ class SupervisedSolver(Solver):
             program = self.programs.for_block(schedules, 0, shared=True)
             self.programs.anchor.copy_(terms[0].anchor)
             self.programs.fill_block(program, schedules, 0, generators)
+            decay = rule.decay_move(terms[0])
             for row, one in zip(delta, terms, strict=True):
-                rule.first_move_(row, one)
+                rule.first_move_(row, one, decay)
             program.run(1.0, float(block.eta[0]), None)
             return np.asarray(program.loss.double().cpu().numpy())
         programs = [self.programs.for_block(schedules, t, shared=False) for t in range(int(steps.max()))]
