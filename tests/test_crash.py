@@ -36,6 +36,12 @@ def _warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     undisturbed(tmp_path_factory.mktemp("warm") / "run", rounds=1)
 
 
+@pytest.fixture(autouse=True)
+def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing who holds what takes longer than these runs."""
+    monkeypatch.setattr("fedvra.runs.picture", lambda data, path: None)
+
+
 def undisturbed(path: Path, **changes: object) -> tuple[list[Record], dict[str, bytes]]:
     """What the run comes to without a stop."""
     execute(configure({**OPTIONS, "workers": 1, **changes, "checkpoint_every": 0}), path)

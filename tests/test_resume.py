@@ -36,6 +36,12 @@ def small(**options: Any) -> RunConfig:
     return configure(SMALL, options)
 
 
+@pytest.fixture(autouse=True)
+def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing who holds what takes longer than these runs."""
+    monkeypatch.setattr("fedvra.runs.picture", lambda data, path: None)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of ten rounds that was never stopped."""
