@@ -22,8 +22,10 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# Tests that start a real federation of processes come last and alone: they wait on each other, not on the other tests.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -m slow --durations=6
 
 clean:
 	rm -rf $(VENV) runs dist build

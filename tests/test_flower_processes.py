@@ -27,7 +27,7 @@ sys.path.insert(0, str(APP))
 
 from faulty.problem import CLIENTS, algorithm, all_data, problem, settings, write_shards  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+pytestmark = pytest.mark.slow
 
 
 class Shards(LocalFederation):
