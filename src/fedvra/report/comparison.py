@@ -152,20 +152,9 @@ class Comparison:
         made = []
         for label, runs in self._by_label().items():
             finished = [run for run in runs if run.summary.status == "finished"]
-            drawn = [dict(accuracies(run.metrics)) for run in finished or runs]
-            rounds = sorted(set(drawn[0]).intersection(*drawn))
-            spreads = [Spread.of(curve[r] for curve in drawn) for r in rounds]
-            points = [spread for spread in spreads if spread is not None]
-            if points:
-                made.append(
-                    Curve(
-                        label if finished else f"{label}, diverged",
-                        rounds,
-                        mean=[point.mean for point in points],
-                        low=[point.mean - point.std for point in points],
-                        high=[point.mean + point.std for point in points],
-                    )
-                )
+            curve = mean_curve(label if finished else f"{label}, diverged", [run.metrics for run in finished or runs])
+            if curve is not None:
+                made.append(curve)
         return made
 
     def _by_label(self) -> dict[str, list[Run]]:
@@ -173,3 +162,20 @@ class Comparison:
         for run in self.runs:
             grouped.setdefault(run.label, []).append(run)
         return grouped
+
+
+def mean_curve(label: str, runs: Iterable[list[Record]]) -> Curve | None:
+    """Mean and deviation over runs, at the rounds that all of them tested; None where there is no such round."""
+    drawn = [dict(accuracies(metrics)) for metrics in runs]
+    rounds = sorted(set(drawn[0]).intersection(*drawn))
+    spreads = [Spread.of(curve[r] for curve in drawn) for r in rounds]
+    points = [spread for spread in spreads if spread is not None]
+    if not points:
+        return None
+    return Curve(
+        label,
+        rounds,
+        mean=[point.mean for point in points],
+        low=[point.mean - point.std for point in points],
+        high=[point.mean + point.std for point in points],
+    )

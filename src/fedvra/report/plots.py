@@ -34,6 +34,14 @@ def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, 
 
     figure = Figure(figsize=(8.6, 5.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
+    plot_curves(axes, curves, targets)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    axes.set_title(subtitle, loc="left", fontsize=9, color="#555555")
+    return write_figure(figure, path)
+
+
+def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[float] = ()) -> None:
+    """The same on axes of a figure that has more of them."""
     for k, curve in enumerate(curves):
         colour = COLOURS[k % len(COLOURS)]
         style: Any = STYLES[k % len(STYLES)]
@@ -58,14 +66,16 @@ def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, 
             axes.axhline(target, color="#999999", linewidth=0.6, linestyle=(0, (1, 3)), zorder=0)
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy (%)")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    axes.set_title(subtitle, loc="left", fontsize=9, color="#555555")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#eeeeee", linewidth=0.8)
     axes.set_axisbelow(True)
     if curves:
         axes.set_xlim(0, max(max(curve.rounds) for curve in curves))
         axes.legend(loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def write_figure(figure: Any, path: Path) -> Path:
+    """As a PNG that readers see whole or not at all."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomically(path, buffer.getvalue())

@@ -1,0 +1,192 @@
+"""Runs, several at a time, each an ordinary ``fedvra run`` or ``fedvra resume`` in a process of its own.
+
+Two runs with one worker each use two cores better than one run with two workers: nobody waits for anybody at the end of a
+round. Ctrl-C lets every run finish its round and save; the same command then goes on from there. Should this process be
+killed outright, the runs under way go on to their end, and are found there by the next call.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from fedvra.display import clock, outcome, percent
+from fedvra.errors import FedvraError, RunInterrupt
+from fedvra.history import accuracies
+from fedvra.reproduce.cache import folder_name
+from fedvra.reproduce.plan import Wanted
+from fedvra.runs import RunFolder
+from fedvra.stopping import stop_on_signal
+
+POLL = 0.2
+"""Seconds between two looks at the runs under way."""
+
+
+@dataclass
+class Job:
+    """A run under way."""
+
+    wanted: Wanted
+    folder: RunFolder
+    log: Path
+    process: subprocess.Popen[bytes]
+    seconds: float
+    """It was expected to take."""
+    asked_to_stop: bool = False
+
+    def failure(self) -> str | None:
+        """Why it came to nothing, once it has ended; a run that diverged did come to something."""
+        if self.folder.summary_file.exists() and self.folder.summary().status in ("finished", "diverged"):
+            return None
+        said = self.log.read_text(errors="replace").strip().splitlines()
+        return (said[-1] if said else f"ended with code {self.process.returncode}").removeprefix("Error: ")
+
+
+def carry_out(
+    missing: Sequence[Wanted],
+    expected: Sequence[float],
+    out: Path,
+    jobs: int,
+    console: Console,
+    keep_checkpoints: bool = False,
+) -> None:
+    """Run everything that is missing into folders of ``out``.
+
+    Args:
+        expected: seconds, run by run, as estimated.
+        jobs: cores to use: so many runs at a time or, where fewer are missing, so many workers shared among them.
+        keep_checkpoints: those of finished runs, which could then be extended; for 100 clients with the paper's CNN that is
+            0.7 GB a run.
+
+    A run that fails does not stop the others; that it did is raised at the end.
+    """
+    waiting = list(zip(missing, expected, strict=True))
+    workers = max(1, jobs // max(1, len(waiting)))
+    failures: list[str] = []
+    done = elapsed_of_done = 0.0
+    begun, count = time.monotonic(), 0
+    with TemporaryDirectory() as scratch, stop_on_signal() as stop, _showing(console) as show, _running() as running:
+        while (waiting and not stop.asked) or running:
+            while waiting and len(running) < jobs and not stop.asked:
+                wanted, seconds = waiting.pop(0)
+                running.append(_start(wanted, seconds, out, workers, Path(scratch)))
+            if stop.asked:
+                _ask_to_stop(running)
+            for job in [job for job in running if job.process.poll() is not None]:
+                running.remove(job)
+                if stop.asked:
+                    continue
+                count, done = count + 1, done + job.seconds
+                elapsed_of_done = time.monotonic() - begun
+                failure = job.failure()
+                head = f"[{count}/{len(missing)}] "
+                if failure is None:
+                    if not keep_checkpoints:
+                        shutil.rmtree(job.folder.checkpoints, ignore_errors=True)
+                    show.line(head + outcome(job.wanted.title, job.folder.summary()))
+                else:
+                    failures.append(failure)
+                    show.line(f"{head}{job.wanted.title}, seed {job.wanted.config.seed}: failed: {failure}")
+            pace = elapsed_of_done / done if done else 1 / jobs
+            show.state(running, count, len(missing), max(0.0, begun + pace * sum(expected) - time.monotonic()))
+            time.sleep(POLL)
+    if stop.asked:
+        raise RunInterrupt("interrupted; the same command goes on from here.")
+    if failures:
+        raise FedvraError(f"{len(failures)} of {len(missing)} runs failed, the last because {failures[-1]}")
+
+
+def _start(wanted: Wanted, seconds: float, out: Path, workers: int, scratch: Path) -> Job:
+    folder = RunFolder(out / folder_name(wanted.config))
+    log = scratch / f"{folder.path.name}.log"
+    if folder.config_file.exists():
+        config = wanted.config
+        args = ["resume", str(folder.path), "--rounds", str(config.rounds), "--workers", str(workers)]
+    else:
+        written = scratch / f"{folder.path.name}.yaml"
+        written.write_text(replace(wanted.config, workers=workers).to_yaml(), encoding="utf-8")
+        args = ["run", "--config", str(written), "--out", str(folder.path)]
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedvra", *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,  # Ctrl-C is passed on by us, once: a second one would cut the round short
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    return Job(wanted, folder, log, process, seconds)
+
+
+def _ask_to_stop(running: list[Job]) -> None:
+    """Once each; SIGTERM because SIGINT is ignored in what a script started in the background."""
+    for job in running:
+        if not job.asked_to_stop:
+            job.asked_to_stop = True
+            job.process.send_signal(signal.SIGTERM)
+
+
+@contextmanager
+def _running() -> Iterator[list[Job]]:
+    """Runs under way; whatever goes wrong, none of them is left behind."""
+    running: list[Job] = []
+    try:
+        yield running
+    finally:
+        for job in running:
+            job.process.kill()
+            job.process.wait()
+
+
+class _Show:
+    """Plain lines: one for every run that has ended."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def line(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True)
+
+    def state(self, running: list[Job], count: int, total: int, left: float) -> None:
+        pass
+
+
+class _LiveShow(_Show):
+    """The same lines, and below them what is under way."""
+
+    def __init__(self, console: Console, live: Live) -> None:
+        super().__init__(console)
+        self.live = live
+
+    def state(self, running: list[Job], count: int, total: int, left: float) -> None:
+        grid = Table.grid(padding=(0, 2))
+        for job in running:
+            config, curve = job.wanted.config, accuracies(job.folder.metrics())
+            reached = curve[-1] if curve else (0, None)
+            bar = ProgressBar(total=config.rounds, completed=reached[0], width=30)
+            name = f"{job.wanted.title}, seed {config.seed}"
+            grid.add_row(name, bar, f"{reached[0]}/{config.rounds}", percent(reached[1]))
+        self.live.update(Group(grid, f"{count} of {total} runs done, about {clock(left)} left"), refresh=True)
+
+
+@contextmanager
+def _showing(console: Console) -> Iterator[_Show]:
+    if not console.is_terminal:
+        yield _Show(console)
+        return
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        yield _LiveShow(console, live)
