@@ -249,15 +249,15 @@ def test_the_conditions_worked_by_hand() -> None:
     by_name = {condition.name: condition for condition in setting.conditions()}
     assert setting.c1[0] == pytest.approx(1)
     assert setting.c2[0] == pytest.approx(0.75)
-    assert by_name["gamma"].left[0] == pytest.approx(0.5 + 9 / (0.375 * np.sqrt(0.5)))
-    assert not by_name["gamma"].holds
-    assert by_name["eta, smoothness"].left[0] == pytest.approx(np.sqrt(6) / 128)
+    assert by_name["gamma, as printed"].left[0] == pytest.approx(0.5 + 9 / (0.375 * np.sqrt(0.5)))
+    assert not by_name["gamma, as printed"].holds
+    assert by_name["eta, smoothness, as printed"].left[0] == pytest.approx(np.sqrt(6) / 128)
     assert by_name["lr_y, as printed"].left[0] == pytest.approx(1 + 4 * 2 / 32 * (1 + 400 / 0.5625))
     assert by_name["lr_y, as proved"].left[0] == pytest.approx(
         1 + 2 * 2 / 32 * (1 + (4.375**2) * 1.25 / (0.375**2 * 0.5))
     )
     assert by_name["lr_y, as printed"].holds
-    assert "FAILS" in str(by_name["gamma"])
+    assert "FAILS" in str(by_name["gamma, as printed"])
     with pytest.raises(fv.UsageError, match="do not hold"):
         setting.rate_constant()
 

@@ -65,7 +65,7 @@ _HOMES = {
         "Uniform",
         "Weighted",
     ],
-    "fedvra.theory": ["Theorem2"],
+    "fedvra.theory": ["Theorem1", "Theorem2"],
     "fedvra.train": ["simulate"],
     "fedvra.work": ["Epochs", "RandomEpochs", "Speeds", "Steps", "Work"],
 }
