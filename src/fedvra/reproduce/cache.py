@@ -19,9 +19,6 @@ from fedvra.config import RunConfig, configure
 from fedvra.errors import UsageError, require
 from fedvra.runfiles import Record, RunFolder, Status
 
-CHANGES_NO_NUMBER = frozenset(
-    ("rounds", "workers", "engine", "targets", "checkpoint_every", "state_memory", "state_folder", "data")
-)
 DEPTH = 3
 """How far below a folder that is named runs are looked for."""
 
@@ -61,8 +58,8 @@ def fingerprint(config: RunConfig) -> str:
     >>> fingerprint(configure(short)) == fingerprint(configure(short, {"seed": 1}))
     False
     """
-    decisive = {name: value for name, value in config.to_dict().items() if name not in CHANGES_NO_NUMBER}
-    return hashlib.sha256(json.dumps(_plain(decisive), sort_keys=True).encode()).hexdigest()[:12]
+    decisive = {name: _plain(value) for name, value in config.flat(deciding=True).items() if name != "rounds"}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def folder_name(config: RunConfig) -> str:
@@ -168,8 +165,6 @@ def _read(folder: RunFolder) -> Stored | None:
 
 def _plain(value: Any) -> Any:
     """Numbers as floats, so that 1 and 1.0 are the same setting."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_plain(each) for each in value]
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

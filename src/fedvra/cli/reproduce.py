@@ -1,0 +1,90 @@
+"""``fedvra reproduce``: the paper's tables and figures, beside what it printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedvra.cli._options import json_option
+
+
+@click.command(short_help="The paper's tables and figures, beside its own numbers.")
+@click.argument("recipe", metavar="NAME")
+@click.option(
+    "--seeds", metavar="N", help="Runs of each row, with seeds 0, 1, ... [default: the recipe's, as the paper]"
+)
+@click.option("--rounds", metavar="N", help="Rounds of each run. [default: the recipe's, as the paper]")
+@click.option(
+    "--quick", is_flag=True, help="A first look: few seeds and rounds. Written to NAME-quick.*, never mixed up."
+)
+@click.option(
+    "--only", metavar="LIST", help="Some rows: CASE, ROW or CASE/ROW, separated by commas; * and ? stand for more."
+)
+@click.option(
+    "--runs", "look_in", metavar="DIR", multiple=True, help="Look for runs or results here too. May be repeated."
+)
+@click.option("--jobs", metavar="N", help="Runs at a time, one worker each. [default: one per core]")
+@click.option("--no-run", is_flag=True, help="Run nothing: tables and figures of what there is.")
+@click.option("--keep-checkpoints", is_flag=True, help="Also of finished runs, so that they can be extended; large.")
+@click.option("--out", metavar="DIR", default="runs/reproduce", show_default=True, help="Folder of results and runs.")
+@json_option
+def command(
+    recipe: str,
+    seeds: str | None,
+    rounds: str | None,
+    quick: bool,
+    only: str | None,
+    look_in: tuple[str, ...],
+    jobs: str | None,
+    no_run: bool,
+    keep_checkpoints: bool,
+    out: str,
+    as_json: bool,
+) -> None:
+    """Reproduce a table or figure: table2, table3, fig2, fig3, fig4, participation, all, or a recipe FILE.yaml.
+
+    Tells how long it will take, runs what is missing, and prints the table with the paper's figure beside each mean and
+    spread; * marks cells that differ by more than 15% in rounds or 0.5 points in accuracy. Runs are found again by their
+    options, in DIR/runs and in the folders named with --runs: call it again after Ctrl-C and it goes on, ask for more seeds
+    and only those are run. DIR receives NAME.json (the metrics of all runs), NAME.md and NAME.png.
+
+    \b
+    Examples:
+      fedvra reproduce table3 --quick
+      fedvra reproduce table3 --out results
+      fedvra reproduce table2 --only noniid/fedvra,noniid/feddyn --seeds 1 --rounds 200
+      fedvra reproduce table3 --no-run --runs docs/results
+    """
+    from fedvra.display import make_console
+    from fedvra.engines.local import resolve_workers
+    from fedvra.reproduce.driver import Request, reproduce
+    from fedvra.reproduce.recipe import load, names
+    from fedvra.runs import finite
+    from fedvra.values import whole
+
+    request = Request(
+        out=Path(out),
+        seeds=None if seeds is None else whole(1)("seeds", seeds),
+        rounds=None if rounds is None else whole(1)("rounds", rounds),
+        quick=quick,
+        only=[part.strip() for part in only.split(",")] if only else [],
+        look_in=[Path(place) for place in look_in],
+        jobs=resolve_workers("auto") if jobs is None else whole(1)("jobs", jobs),
+        run=not no_run,
+        keep_checkpoints=keep_checkpoints,
+    )
+    console = make_console(stderr=as_json)
+    printed: list[dict[str, Any]] = []
+    for each in [load(name) for name in (names() if recipe == "all" else [recipe])]:
+        result = reproduce(each, request, console)
+        if as_json:
+            printed.append(result.to_dict())
+            continue
+        console.print(f"\n{result.heading()}", style="bold", soft_wrap=True)
+        for shown in (*result.table.rich(), *result.notes()):
+            console.print(shown, soft_wrap=isinstance(shown, str))
+    if as_json:
+        click.echo(json.dumps(finite(printed if recipe == "all" else printed[0]), indent=2))

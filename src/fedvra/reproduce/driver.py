@@ -1,0 +1,95 @@
+"""A recipe from beginning to end: what there is, how long the rest takes, running it, and what it all came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fedvra.display import clock
+from fedvra.errors import require
+from fedvra.folders import make_folder, require_writable
+from fedvra.reproduce.cache import Cache, Stored, fingerprint
+from fedvra.reproduce.estimate import Estimate, estimate
+from fedvra.reproduce.jobs import carry_out
+from fedvra.reproduce.plan import Wanted, plan
+from fedvra.reproduce.recipe import Recipe
+from fedvra.reproduce.results import Result
+
+RUNS = "runs"
+"""Within the folder of results: the folder of runs made for them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of :func:`reproduce`."""
+
+    out: Path
+    seeds: int | None = None
+    """None: as many as the recipe says; likewise below."""
+    rounds: int | None = None
+    quick: bool = False
+    only: Sequence[str] = ()
+    look_in: Sequence[Path] = ()
+    """Folders with further runs, or with results of an earlier call."""
+    jobs: int = 1
+    run: bool = True
+    """False: make tables and figures of what there is."""
+    keep_checkpoints: bool = False
+
+    def of(self, recipe: Recipe) -> list[Wanted]:
+        """The runs it comes to."""
+        seeds = self.seeds or (recipe.quick_seeds if self.quick else recipe.seeds)
+        rounds = self.rounds or (recipe.quick_rounds if self.quick else recipe.rounds)
+        return plan(recipe, seeds, rounds, self.only)
+
+
+def reproduce(recipe: Recipe, request: Request, console: Console) -> Result:
+    """Run what is missing of a recipe and write its results into ``request.out``."""
+    wanted = request.of(recipe)
+    require_writable(request.out, "--out")
+    for place in request.look_in:
+        require(place.is_dir(), f"{place} is not a folder: name one with runs or results in it with --runs.")
+    cache = _cache(request)
+    if request.run:
+        missing = _distinct(w for w in wanted if cache.find(w.config) is None)
+        expected = estimate(missing, cache)
+        console.print(announcement(recipe, wanted, missing, expected, request.jobs), soft_wrap=True)
+        if missing:
+            make_folder(request.out / RUNS)
+            carry_out(missing, expected.seconds, request.out / RUNS, request.jobs, console, request.keep_checkpoints)
+            cache = _cache(request)
+    found: list[tuple[Wanted, Stored]] = []
+    for each in wanted:
+        run = cache.find(each.config) if request.run else cache.best(each.config)
+        if run is not None:
+            found.append((each, run))
+    require(
+        bool(found), f"there is no run for {recipe.name} yet: leave out --no-run, or name their folder with --runs."
+    )
+    result = Result(recipe, found, request.quick, len(wanted) - len(found))
+    for path in result.write(request.out):
+        console.print(f"Written to {path}", soft_wrap=True)
+    return result
+
+
+def announcement(recipe: Recipe, wanted: list[Wanted], missing: list[Wanted], expected: Estimate, jobs: int) -> str:
+    """What is about to happen, in one line."""
+    there = len(_distinct(wanted)) - len(missing)
+    if not missing:
+        return f"{recipe.title}: all {there} runs are there."
+    return (
+        f"{recipe.title}: {there} runs are there, {len(missing)} to go, {jobs} at a time: "
+        f"about {clock(expected.total(jobs))} ({expected.basis})."
+    )
+
+
+def _cache(request: Request) -> Cache:
+    return Cache([request.out / RUNS, *request.look_in])
+
+
+def _distinct(wanted: Iterable[Wanted]) -> list[Wanted]:
+    """Each run once, however many rows it serves."""
+    return list({fingerprint(each.config): each for each in wanted}.values())

@@ -1,0 +1,56 @@
+"""The curves of a recipe: one panel for each case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedvra.report.comparison import mean_curve
+from fedvra.report.plots import Curve, plot_curves, write_figure
+from fedvra.reproduce.cache import Stored
+from fedvra.reproduce.plan import Wanted
+from fedvra.reproduce.recipe import Case, Recipe
+
+ACROSS = 2
+"""Panels side by side."""
+LEGEND_COLUMNS_FROM = 6
+"""With this many curves the legend takes two columns, and covers less of them."""
+
+
+def draw(recipe: Recipe, found: Sequence[tuple[Wanted, Stored]], path: Path, subtitle: str) -> Path | None:
+    """Test accuracy over rounds, mean and band over seeds; None where there is no run to draw."""
+    panels = [(case, curves) for case in recipe.cases if (curves := _curves(case, found))]
+    if not panels:
+        return None
+    from matplotlib.figure import Figure
+
+    across = min(ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(6.4 * across + 0.4, 4.2 * down + 0.5), dpi=120, layout="constrained")
+    for k, (case, curves) in enumerate(panels):
+        axes = figure.add_subplot(down, across, k + 1)
+        plot_curves(axes, curves, case.targets)
+        top = 100 * max(max(curve.high) for curve in curves)
+        axes.set_ylim(bottom=max(0.0, top - 1.6 * (top - _knee(curves))))
+        axes.set_title(case.title, loc="left", fontsize=10, fontweight="bold")
+        columns = 2 if len(curves) >= LEGEND_COLUMNS_FROM else 1
+        axes.legend(loc="lower right", fontsize=8, ncols=columns, frameon=True, facecolor="white", edgecolor="none")
+    figure.suptitle(f"{recipe.title}\n{subtitle}", x=0.01, ha="left", fontsize=11)
+    return write_figure(figure, path)
+
+
+def _knee(curves: Sequence[Curve]) -> float:
+    """The lowest accuracy (%) that any curve has after a tenth of its rounds: what lies further down is the start."""
+    return 100 * min(curve.mean[min(len(curve.mean) - 1, len(curve.mean) // 10)] for curve in curves)
+
+
+def _curves(case: Case, found: Sequence[tuple[Wanted, Stored]]) -> list[Curve]:
+    made = []
+    for row in case.rows:
+        theirs = [(w, run) for w, run in found if (w.case.name, w.row.name) == (case.name, row.name)]
+        finished = [run.metrics for _, run in theirs if run.status != "diverged"]
+        if theirs:
+            label = theirs[0][0].label if finished else f"{theirs[0][0].label}, diverged"
+            curve = mean_curve(label, finished or [run.metrics for _, run in theirs])
+            made += [] if curve is None else [curve]
+    return made
