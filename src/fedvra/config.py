@@ -23,9 +23,17 @@ if TYPE_CHECKING:
     from fedvra.planning import Experiment
 
 
-def option(default: Any, read: values.Reader, metavar: str, help: str) -> Any:
-    """A field with all that is to be known of it. No default of the dataclass's own: the task has a say in it."""
-    return dataclasses.field(metadata={"default": default, "read": read, "metavar": metavar, "help": help})
+def option(
+    default: Any, read: values.Reader, metavar: str, help: str, decides: bool = True, several: bool = False
+) -> Any:
+    """A field with all that is to be known of it. No default of the dataclass's own: the task has a say in it.
+
+    Args:
+        decides: False where the numbers of a run do not depend on it: how, where and with what record it is carried out.
+        several: it may be given more than once on a command line.
+    """
+    about = {"default": default, "read": read, "metavar": metavar, "help": help, "decides": decides, "several": several}
+    return dataclasses.field(metadata=about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +46,9 @@ class RunConfig:
 
     task: str = option(None, values.text, "TASK", "What to learn: digits, mnist, fashion-mnist, cifar10, ...")
     algorithm: str = option("fedvra", values.text, "NAME", "How; `fedvra algorithms` lists them.")
-    set: Mapping[str, Any] = option((), values.assignments, "NAME=VALUE", "A hyper-parameter of the algorithm.")
+    set: Mapping[str, Any] = option(
+        (), values.assignments, "NAME=VALUE", "A hyper-parameter of the algorithm.", several=True
+    )
     rounds: int = option(100, values.whole(0), "N", "Rounds of communication.")
     clients: int = option(100, values.whole(1), "N", "Clients there are.")
     cohort: int = option(10, values.whole(1), "N", "Clients that take part in a round.")
@@ -72,7 +82,11 @@ class RunConfig:
     )
     eval_every: int = option(1, values.whole(0), "N", "Test the global model every so many rounds; 0 never.")
     targets: tuple[float, ...] = option(
-        (90, 95, 97, 98), values.percentages, "LIST", "Accuracies (%) whose first round is reported."
+        (90, 95, 97, 98),
+        values.percentages,
+        "LIST",
+        "Accuracies (%) whose first round is reported.",
+        decides=False,
     )
     precision: str = option(
         "float32", values.one_of("float32", "bfloat16"), "NAME", "Arithmetic inside a step: float32 or bfloat16."
@@ -81,17 +95,24 @@ class RunConfig:
         "cpu", values.text, "NAME", "Where local steps are computed: cpu, or cuda for blocks of clients on a GPU."
     )
     workers: int | str = option(
-        "auto", values.or_word("auto", values.whole(1)), "N", "Processes; auto takes one per core."
+        "auto", values.or_word("auto", values.whole(1)), "N", "Processes; auto takes one per core.", decides=False
     )
-    engine: str = option("local", values.one_of("local"), "NAME", "Where clients are run: local, on this machine.")
+    engine: str = option(
+        "local", values.one_of("local"), "NAME", "Where clients are run: local, on this machine.", decides=False
+    )
     checkpoint_every: int = option(
-        50, values.whole(0), "N", "Rounds between checkpoints; 0 makes one at the end and on Ctrl-C only."
+        50,
+        values.whole(0),
+        "N",
+        "Rounds between checkpoints; 0 makes one at the end and on Ctrl-C only.",
+        decides=False,
     )
     state_memory: int | str = option(
         "auto",
         values.or_word("auto", values.size),
         "SIZE",
         "Client state to keep in memory, e.g. 4GB; the rest is on disk. auto is half of what the machine has free.",
+        decides=False,
     )
     state_dtype: str = option(
         "float32",
@@ -100,9 +121,23 @@ class RunConfig:
         "Client state is kept in float32 (as the model is), or in bfloat16, half the size, with its drift reported.",
     )
     state_folder: str | None = option(
-        None, values.optional(values.text), "DIR", "Where client state is kept on disk [default: the run's folder]."
+        None,
+        values.optional(values.text),
+        "DIR",
+        "Where client state is kept on disk [default: the run's folder].",
+        decides=False,
     )
-    data: str | None = option(None, values.optional(values.text), "DIR", "Folder of data sets [default: $FEDVRA_DATA].")
+    data: str | None = option(
+        None, values.optional(values.text), "DIR", "Folder of data sets [default: $FEDVRA_DATA].", decides=False
+    )
+    track: tuple[str, ...] | None = option(
+        None,
+        values.optional(values.trackers),
+        "NAME",
+        "Also log to a tracker: tensorboard, wandb (offline), mlflow.",
+        decides=False,
+        several=True,
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -121,6 +156,18 @@ class RunConfig:
         plain["batch_size"] = "full" if self.batch_size is None else self.batch_size
         unsaid = "steps" if self.steps is None else "epochs"
         return {name: value for name, value in plain.items() if name != unsaid and value is not None}
+
+    def flat(self, deciding: bool = False) -> dict[str, Any]:
+        """Every option by name, hyper-parameters as ``set.gamma``; perhaps only those that decide a run's numbers.
+
+        >>> configure({"task": "digits", "algorithm": "feddyn"}).flat()["set.alpha"]
+        0.1
+        """
+        plain = {
+            name: value for name, value in self.to_dict().items() if OPTIONS[name].metadata["decides"] or not deciding
+        }
+        settings = plain.pop("set")
+        return {**plain, **{f"set.{name}": value for name, value in settings.items()}}
 
     def to_yaml(self) -> str:
         head = f"# fedvra {__version__}; to run it again: fedvra run --config THIS-FILE\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -106,6 +108,46 @@ def rounds_to(metrics: Iterable[Mapping[str, Any]], targets: Iterable[float] = T
     """
     curve = accuracies(metrics)
     return {f"{t:g}": next((r for r, a in curve if 100 * a >= t), None) for t in targets}
+
+
+def bytes_to(
+    metrics: Iterable[Mapping[str, Any]], targets: Iterable[float] = TARGETS, protocol: str = "here"
+) -> dict[str, int | None]:
+    """Bytes sent, up and down together, until each target was first reached; None where it was not.
+
+    Args:
+        protocol: ``"here"``, or ``"original"`` for what the algorithm as published would have sent in these rounds.
+
+    >>> sent = {"bytes_up": 8, "bytes_down": 4, "bytes_up_original": 16, "bytes_down_original": 8}
+    >>> metrics = [{"round": r, "test_accuracy": a, **sent} for r, a in [(1, 0.4), (2, 0.91)]]
+    >>> bytes_to(metrics, [90, 95]), bytes_to(metrics, [90, 95], "original")
+    ({'90': 24, '95': None}, {'90': 48, '95': None})
+    """
+    records = list(metrics)
+    total = dict(zip((m["round"] for m in records), accumulate(sent(m, protocol) for m in records), strict=True))
+    return {target: None if r is None else total[r] for target, r in rounds_to(records, targets).items()}
+
+
+def sent(record: Mapping[str, Any], protocol: str = "here") -> int:
+    """Bytes of one round, up and down together, as sent ``"here"`` or by the ``"original"`` protocol."""
+    ending = {"here": "", "original": "_original"}[protocol]
+    return int(record[f"bytes_up{ending}"] + record[f"bytes_down{ending}"])
+
+
+def numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """All finite numbers of a record but the round's own, nested ones by their path.
+
+    >>> numbers({"round": 3, "test_accuracy": None, "seconds": 0.5, "cohort": [1], "diagnostics": {"xi": 2.0}})
+    {'seconds': 0.5, 'diagnostics/xi': 2.0}
+    """
+    found: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            found.update({f"{name}/{inner}": each for inner, each in numbers(value).items()})
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            found[name] = float(value)
+    found.pop("round", None)
+    return found
 
 
 def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:

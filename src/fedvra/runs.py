@@ -20,6 +20,7 @@ from fedvra.folders import make_folder, next_free, require_unused, require_writa
 from fedvra.history import dual_drift
 from fedvra.runfiles import Record, RunFolder, RunSummary, Status, finite, write_json
 from fedvra.stopping import stop_on_signal
+from fedvra.trackers.base import Tracking, require_installed
 
 __all__ = [
     "Record",
@@ -89,6 +90,7 @@ def resume(
 
 def check(config: RunConfig) -> None:
     """Raise what :func:`execute` would refuse, at little cost: nothing is run, and no fast path is prepared."""
+    require_installed(config.track or ())
     experiment = build(config)
     plain = replace(experiment, solver=replace(experiment.solver, path="eager"))
     with one_thread(), closing(Federation(plain, workers=1)) as federation:
@@ -100,6 +102,7 @@ def play(
 ) -> RunSummary:
     """Play the rounds that are left, keeping the books; ends with a summary however it ends."""
     metrics = folder.rewind(federation.state.round)
+    tracking = Tracking(config, federation.experiment.algorithm.label, folder.path, len(metrics))
     folder.summary_file.unlink(missing_ok=True)  # of an earlier stop: from here on it would be out of date
     status: Status = "failed"
     message: str | None = None
@@ -110,6 +113,7 @@ def play(
                 record = federation.round()
                 append(record)
                 metrics.append(record)
+                tracking.record(record)
                 on_record(record)
                 if _due(federation.state.round, config):
                     folder.save_checkpoint(federation)
@@ -129,6 +133,7 @@ def play(
     finally:
         summary = RunSummary.of(config, metrics, status, message, drift)
         folder.write_summary(summary)
+        tracking.close(summary)
     data = federation.experiment.data
     if isinstance(data, FederatedData) and not folder.partition_file.exists():
         picture(data, folder.partition_file)  # last, since importing matplotlib would delay the first round
@@ -145,6 +150,7 @@ def _due(round: int, config: RunConfig) -> bool:
 @contextmanager
 def _opened(config: RunConfig, folder: RunFolder) -> Iterator[Federation]:
     """The federation a config describes; client state that memory has no room for is kept in the run's own folder."""
+    require_installed(config.track or ())
     state_folder = folder.path if config.state_folder is None else Path(config.state_folder)
     if config.state_folder is not None:
         require_writable(state_folder, "--state-folder")

@@ -169,6 +169,25 @@ def assignments(name: str, value: Any) -> dict[str, Any]:
     return read
 
 
+def trackers(name: str, value: Any) -> tuple[str, ...]:
+    """Names of trackers in a list, or separated by commas.
+
+    >>> trackers("track", "tensorboard,mlflow"), trackers("track", ["wandb"])
+    (('tensorboard', 'mlflow'), ('wandb',))
+    """
+    from fedvra.trackers import TRACKERS
+
+    said = [value] if isinstance(value, str) else value
+    require(
+        isinstance(said, list | tuple) and all(isinstance(each, str) for each in said),
+        f"{name} must be names of trackers such as tensorboard, got {value!r}.",
+    )
+    names = [part.strip() for each in said for part in each.split(",")]
+    for each in names:
+        TRACKERS.get(each)
+    return tuple(dict.fromkeys(names))
+
+
 def _listed(values: tuple[float, ...]) -> str:
     return ",".join(f"{each:g}" for each in values)
 

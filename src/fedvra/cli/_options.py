@@ -29,7 +29,7 @@ def run_options(*left_out: str) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         for name in reversed([name for name in OPTIONS if name not in ("task", *left_out)]):
             about = OPTIONS[name].metadata
-            several = name == "set"
+            several = about["several"]
             shown = "" if several or about["default"] is None else f" [default: {_shown(about['default'])}]"
             command = click.option(
                 f"--{name.replace('_', '-')}",
