@@ -28,12 +28,18 @@ class Bernoulli(Sampler):
 
     Args:
         p: one probability for all, or a table [N]; in (0, 1].
+        to: where p is one number, that of the last client: p_i runs in equal steps from ``p`` for client 0 to ``to`` for client
+            N - 1. Some then take part rarely and others often, which can be written on a command line
+            (``bernoulli:0.01,to=0.19``).
 
     >>> Bernoulli(1.0).draw(round=0, seed=0, total=3, losses=None)
     array([0, 1, 2])
+    >>> Bernoulli(0.1, to=0.5).probabilities(round=0, clients=np.arange(3), total=3, history=None)
+    array([0.1, 0.3, 0.5])
     """
 
     p: float | Sequence[float] | Floats
+    to: float | None = None
     exact = True
 
     def __post_init__(self) -> None:
@@ -42,7 +48,7 @@ class Bernoulli(Sampler):
 
     def draw(self, round: int, seed: int, total: int, losses: Losses) -> Ints:
         rng = stream(seed, Purpose.COHORT, round)
-        p = np.asarray(self.p)
+        p = self._table(total)
         if p.ndim == 0:
             # N equal coins: their number of heads is binomial and, given it, every set of that size is equally likely.
             # The same law as N tosses, at the cost of the heads alone.
@@ -50,15 +56,23 @@ class Bernoulli(Sampler):
         return np.flatnonzero(rng.random(total) < p)
 
     def probabilities(self, round: int, clients: Ints, total: int, history: Participation) -> Floats:
-        return np.broadcast_to(np.asarray(self.p), (total,))[clients]
+        return np.broadcast_to(self._table(total), (total,))[clients]
 
     def check(self, total: int) -> None:
-        p = np.asarray(self.p)
+        require(
+            self.to is None or np.ndim(self.p) == 0,
+            "Bernoulli: to belongs to p as one number, of the first client; leave it out where p is a table.",
+        )
+        p = self._table(total)
         require(
             p.shape in ((), (total,)),
             f"Bernoulli: p must be one number or a table of {total} (one per client), got shape {list(p.shape)}.",
         )
         check_probabilities("Bernoulli: p", p)
+
+    def _table(self, total: int) -> Floats:
+        """One probability [], or one per client [N]."""
+        return np.asarray(self.p) if self.to is None else np.linspace(float(np.asarray(self.p)), self.to, total)
 
 
 SAMPLERS.add("bernoulli", Bernoulli)
