@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     LABELS = 11
     SYNTHETIC = 12
     SEEDING = 13
+    PROBE = 14
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int = SERVER) -> np.random.Generator:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedvra.cohort import Floats, Ints
 from fedvra.errors import UsageError
+from fedvra.problems.oracle import Oracle
 from fedvra.rule import Affine, Terms, affine
 
 
@@ -158,14 +159,14 @@ class Problem(ABC):
     def initial(self, seed: int) -> Tensor:
         """The flat start x0 [P]; its dtype is that of the whole run."""
 
-    @abstractmethod
     def initial_aux(self, seed: int) -> Tensor | None:
         """The flat float buffers [K] at the start, or None where there are none."""
+        return None
 
     @property
-    @abstractmethod
     def aux_is_local(self) -> bool:
         """Whether each client keeps its float buffers to itself, instead of starting from the server's mean."""
+        return False
 
     @abstractmethod
     def check(self, data: Any, settings: SolverSettings) -> None:
@@ -174,6 +175,12 @@ class Problem(ABC):
     @abstractmethod
     def solver(self, data: Any, settings: SolverSettings) -> Solver:
         """A solver for one worker process."""
+
+    def oracle(self, data: Any) -> Oracle:
+        """The f_i with their derivatives, for those who look on: `fedvra check`, diagnostics."""
+        raise UsageError(
+            f"{type(self).__name__} gives no exact gradients of f_i, so theory and diagnostics cannot look."
+        )
 
     @abstractmethod
     def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:

@@ -15,6 +15,7 @@ from fedvra.cohort import Floats, Ints
 from fedvra.data.dataset import FederatedData
 from fedvra.flat import FlatSpec
 from fedvra.problems.base import Block, Evaluation, Private, Solver, SolverSettings, Stationarity
+from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_of
 from fedvra.problems.semisupervised import SemiSupervised
 from fedvra.projections import Simplex
 from fedvra.rule import Terms, private_step
@@ -162,3 +163,55 @@ class PseudoLabelSolver(Solver):
 
     def _y(self, share: Share, row_W: Tensor) -> Tensor:
         return row_W[: len(share.unlabelled) * self.classes].view(-1, self.classes)
+
+
+class PseudoLabelOracle(Oracle):
+    """f_i(x, y_i) as the solver's own y-steps see it; its buffers, where it has any, are those of the model at the start."""
+
+    def __init__(self, problem: SemiSupervised, data: FederatedData) -> None:
+        self.problem = problem
+        self.solver = PseudoLabelSolver(problem, data, SolverSettings(path="eager"))
+
+    def value(self, client: int, point: Point) -> float:
+        share, y = self._own(client, point)
+        with torch.no_grad():
+            cost = float(self.solver._cost(share, point.x, y))
+        return cost + self.problem.decay / 2 * float(point.x.double().square().sum())
+
+    def gradient(self, client: int, point: Point) -> Tensor:
+        return self.solver.stationarity(point.x, point.y, client).gradient_x
+
+    def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
+        """Over all samples of the client: each has a pseudo-label of its own, so leaving some out changes the variables."""
+        share, y = self._own(client, point)
+        P = len(point.x)
+        found = hessian_of(
+            lambda z: self.solver._cost(share, z[:P], z[P:].view_as(y)), torch.cat([point.x, y.reshape(-1)])
+        )
+        decay = torch.zeros(found.width)
+        decay[:P] = self.problem.decay
+        return Hessian(found.width, lambda v: found.times(v) + decay * v)
+
+    def lower_bound(self, omega: Floats) -> float:
+        return 0.0  # cross-entropies, and squares of y
+
+    def noisy_gradient(
+        self, client: int, point: Point, batch_size: int | None, rng: np.random.Generator
+    ) -> Tensor | None:
+        rows = self.solver.data.part(client)
+        if batch_size is None or len(rows) <= batch_size:
+            return None
+        self.solver._set_targets(*self._own(client, point))
+        batch = torch.from_numpy(np.sort(rng.choice(rows, batch_size, replace=False)))
+        with torch.enable_grad():
+            x = point.x.detach().clone().requires_grad_()
+            log_q = self.solver._log_probabilities(x, None, batch)
+            (slope,) = torch.autograd.grad(-(self.solver.targets[batch] * log_q).sum(1).mean(), x)
+        return slope + self.problem.decay * point.x
+
+    def block_y(self, client: int, point: Point) -> tuple[float, int]:
+        return self.solver._eta(self.solver._share(client)), self.problem.steps_y
+
+    def _own(self, client: int, point: Point) -> tuple[Share, Tensor]:
+        share = self.solver._share(client)
+        return share, self.solver._y(share, self.solver.initial_y(client) if point.y is None else point.y)

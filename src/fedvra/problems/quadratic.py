@@ -12,6 +12,7 @@ from torch import Tensor
 from fedvra.cohort import Floats, Ints
 from fedvra.errors import UsageError, require
 from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, Problem, Solver, SolverSettings
+from fedvra.problems.oracle import Hessian, Oracle, Point
 from fedvra.rule import Affine, advance_
 
 
@@ -60,18 +61,14 @@ class Quadratic(Problem):
     def initial(self, seed: int) -> Tensor:
         return torch.zeros(self.b.shape[1], dtype=self.b.dtype)
 
-    def initial_aux(self, seed: int) -> Tensor | None:
-        return None
-
-    @property
-    def aux_is_local(self) -> bool:
-        return False
-
     def check(self, data: Any, settings: SolverSettings) -> None:
         require(data is None, "Quadratic carries its own costs: leave data out.")
 
     def solver(self, data: Any, settings: SolverSettings) -> Solver:
         return _QuadraticSolver(self)
+
+    def oracle(self, data: Any) -> Oracle:
+        return _QuadraticOracle(self.A, self.b)
 
     def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:
         raise UsageError("a Quadratic has no model; use history.x0.")
@@ -98,3 +95,32 @@ class _QuadraticSolver(LocalSolver):
 
     def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
         raise UsageError("a Quadratic has no test data.")
+
+
+@dataclass(frozen=True)
+class _QuadraticOracle(Oracle):
+    A: Tensor
+    b: Tensor
+
+    def value(self, client: int, point: Point) -> float:
+        return float((self.A[client] @ point.x / 2 - self.b[client]) @ point.x)
+
+    def gradient(self, client: int, point: Point) -> Tensor:
+        return self.A[client] @ point.x - self.b[client]
+
+    def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
+        return Hessian(self.b.shape[1], lambda v: self.A[client] @ v)
+
+    def lipschitz(self, client: int) -> float:
+        return float(torch.linalg.eigvalsh(self.A[client]).abs().max())
+
+    def lower_bound(self, omega: Floats) -> float:
+        """The minimum of f; -inf where a direction leads down for ever."""
+        w = torch.as_tensor(omega, dtype=self.A.dtype)
+        A, b = torch.einsum("n,npq->pq", w, self.A), w @ self.b
+        scales, basis = torch.linalg.eigh(A)
+        slopes = basis.T @ b
+        flat = scales.abs() <= 1e-12 * scales.abs().max()
+        if bool((scales[~flat] < 0).any()) or bool((slopes[flat].abs() > 1e-9 * b.norm()).any()):
+            return -np.inf
+        return -float((slopes[~flat] ** 2 / scales[~flat]).sum()) / 2

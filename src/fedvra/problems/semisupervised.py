@@ -16,6 +16,7 @@ from fedvra.cohort import Ints
 from fedvra.data.dataset import FederatedData
 from fedvra.errors import require
 from fedvra.problems.base import Problem, Solver, SolverSettings
+from fedvra.problems.oracle import Oracle
 from fedvra.problems.supervised import BufferPolicy, Supervised
 from fedvra.projections import Projection
 from fedvra.streams import Purpose, stream
@@ -168,6 +169,11 @@ class SemiSupervised(Problem):
         from fedvra.problems.pseudo_labels import PseudoLabelSolver
 
         return PseudoLabelSolver(self, data, settings)
+
+    def oracle(self, data: FederatedData) -> Oracle:
+        from fedvra.problems.pseudo_labels import PseudoLabelOracle
+
+        return PseudoLabelOracle(self, data)
 
     def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> nn.Module:
         return self.supervised().to_module(x_P, aux_K)

@@ -15,6 +15,7 @@ from fedvra.data.dataset import FederatedData
 from fedvra.errors import UsageError, require
 from fedvra.flat import FlatSpec
 from fedvra.problems.base import Problem, Solver, SolverSettings
+from fedvra.problems.oracle import Oracle
 from fedvra.streams import Purpose, stream
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -90,6 +91,11 @@ class Supervised(Problem):
         from fedvra.solver import SupervisedSolver
 
         return SupervisedSolver(self, data, settings)
+
+    def oracle(self, data: FederatedData) -> Oracle:
+        from fedvra.problems.supervised_oracle import SupervisedOracle
+
+        return SupervisedOracle(self, data)
 
     def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> nn.Module:
         module = self.module()

@@ -15,6 +15,7 @@ from fedvra.checks import check_whole
 from fedvra.cohort import Floats, Ints
 from fedvra.errors import UsageError, require
 from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, Problem, SolverSettings, Stationarity
+from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_by_differences
 from fedvra.projections import Own, verified
 from fedvra.rule import Affine, advance_, private_step
 from fedvra.streams import Purpose, stream
@@ -103,13 +104,6 @@ class TwoBlock(Problem):
     def initial(self, seed: int) -> Tensor:
         return self.x_start().detach().clone().reshape(-1)
 
-    def initial_aux(self, seed: int) -> Tensor | None:
-        return None
-
-    @property
-    def aux_is_local(self) -> bool:
-        return False
-
     def check(self, data: Any, settings: SolverSettings) -> None:
         name = type(self).__name__
         require(data is None, f"{name} carries its own data: leave data out.")
@@ -128,6 +122,9 @@ class TwoBlock(Problem):
 
     def solver(self, data: Any, settings: SolverSettings) -> LocalSolver:
         return _TwoBlockSolver(self)
+
+    def oracle(self, data: Any) -> Oracle:
+        return _TwoBlockOracle(self)
 
     def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:
         raise UsageError(f"{type(self).__name__} has no model; use history.x0 and history.y.")
@@ -148,7 +145,7 @@ class _TwoBlockSolver(LocalSolver):
         assert private.y is not None
         rng = stream(block.seed, Purpose.BATCHES, block.round, client)
         x = x_MP[0].view(self.shape)
-        y = self.problem.best_response(client, x, self._y(client, private.y[0]), rng).detach()
+        y = self.problem.best_response(client, x, self.y_of(client, private.y[0]), rng).detach()
         private.y[0, : y.numel()] = y.reshape(-1)
         # The loss is that at x0: unlike in training a network, it is no by-product of the gradients, and may cost as much.
         loss = float(self.problem.cost(client, x, y))
@@ -163,10 +160,10 @@ class _TwoBlockSolver(LocalSolver):
         return torch.nn.functional.pad(y, (0, self.width_y - y.numel()))
 
     def measure(self, x_P: Tensor, y: Mapping[int, Tensor]) -> dict[str, float]:
-        return self.problem.report(x_P.view(self.shape), lambda client: self._y(client, y.get(client)))
+        return self.problem.report(x_P.view(self.shape), lambda client: self.y_of(client, y.get(client)))
 
     def stationarity(self, x_P: Tensor, y_W: Tensor | None, client: int) -> Stationarity:
-        x, y = x_P.view(self.shape), self._y(client, y_W)
+        x, y = x_P.view(self.shape), self.y_of(client, y_W)
         eta = self.problem.stepsize_y(client, x)
         slope = _like(self.problem.gradient_y(client, x, y, None), y, f"gradient_y of client {client}")
         step = y - self.problem._projected_y(client, y - eta * slope)
@@ -184,12 +181,49 @@ class _TwoBlockSolver(LocalSolver):
     def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
         raise UsageError(f"{type(self.problem).__name__} has no test data.")
 
-    def _y(self, client: int, row_W: Tensor | None) -> Tensor:
+    def y_of(self, client: int, row_W: Tensor | None) -> Tensor:
         """The client's own numbers of its row, in its own shape; its start where it has no row."""
         if row_W is None:
             return self.problem.y_start(client)
         shape = self.shapes_y[client]
         return row_W[: shape.numel()].view(shape)
+
+
+class _TwoBlockOracle(Oracle):
+    """Curvature by differences of the gradients that the problem gives, x and y_i one after the other in one vector."""
+
+    def __init__(self, problem: TwoBlock) -> None:
+        self.problem = problem
+        self.solver = _TwoBlockSolver(problem)
+
+    def value(self, client: int, point: Point) -> float:
+        x, y = self._blocks(client, point)
+        return float(self.problem.cost(client, x, y)) + self.problem.decay / 2 * float(x.double().square().sum())
+
+    def gradient(self, client: int, point: Point) -> Tensor:
+        return self.solver.stationarity(point.x, point.y, client).gradient_x
+
+    def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
+        x, y = self._blocks(client, point)
+
+        def slope(z: Tensor) -> Tensor:
+            at = z[: x.numel()].view_as(x), z[x.numel() :].view_as(y)
+            g_x = self.problem.gradient_x(client, *at, None) + self.problem.decay * at[0]
+            return torch.cat([g_x.reshape(-1), self.problem.gradient_y(client, *at, None).reshape(-1)]).detach()
+
+        return hessian_by_differences(slope, torch.cat([x.reshape(-1), y.reshape(-1)]))
+
+    def noisy_gradient(
+        self, client: int, point: Point, batch_size: int | None, rng: np.random.Generator
+    ) -> Tensor | None:
+        x, y = self._blocks(client, point)
+        return self.problem.gradient_x(client, x, y, rng).detach().reshape(-1) + self.problem.decay * point.x
+
+    def block_y(self, client: int, point: Point) -> tuple[float, int]:
+        return self.problem.stepsize_y(client, point.x.view(self.solver.shape)), self.problem.steps_y
+
+    def _blocks(self, client: int, point: Point) -> tuple[Tensor, Tensor]:
+        return point.x.view(self.solver.shape), self.solver.y_of(client, point.y)
 
 
 def _like(value: Tensor, point: Tensor, name: str) -> Tensor:
