@@ -97,7 +97,19 @@ def dual_drift(lam: Tensor, duals: Iterable[tuple[int, Tensor]], omega: Floats) 
 
 def accuracies(metrics: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
     """(round, test accuracy) of the rounds that were evaluated."""
-    return [(m["round"], m["test_accuracy"]) for m in metrics if m.get("test_accuracy") is not None]
+    return series(metrics, "test_accuracy")
+
+
+def series(metrics: Iterable[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+    """(round, value) of the rounds that have a number of that name, which may be nested: ``diagnostics/xi``."""
+    found: list[tuple[int, float]] = []
+    for record in metrics:
+        value: Any = record
+        for part in name.split("/"):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            found.append((record["round"], value))
+    return found
 
 
 def rounds_to(metrics: Iterable[Mapping[str, Any]], targets: Iterable[float] = TARGETS) -> dict[str, int | None]:

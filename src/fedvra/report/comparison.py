@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from fedvra.config import RunConfig
 from fedvra.data.sources.files import write_atomically
 from fedvra.display import table
-from fedvra.history import accuracies
+from fedvra.history import accuracies, rounds_to, series
 from fedvra.report.plots import Curve, draw_curves
-from fedvra.runs import Record, RunSummary, write_json
+from fedvra.runfiles import Record, RunSummary, Status, write_json
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,25 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What a run adds to a line of the table, where there is no summary of it."""
+
+    status: Status
+    final_accuracy: float | None
+    best_accuracy: float | None
+    rounds_to: dict[str, int | None]
+    seconds: float
+
+    @classmethod
+    def of(cls, status: Status, metrics: list[Record], seconds: float, targets: Iterable[float]) -> Outcome:
+        curve = [accuracy for _, accuracy in accuracies(metrics)]
+        final, best = (curve[-1], max(curve)) if curve else (None, None)
+        return cls(status, final, best, rounds_to(metrics, targets), seconds)
+
+
+@dataclass(frozen=True)
 class Row:
-    """One line of the table. Accuracies, rounds and seconds are those of the runs that finished."""
+    """One line of the table. Accuracies, rounds and seconds are those of the runs that finished, if any did."""
 
     label: str
     finished: int
@@ -63,14 +80,26 @@ class Row:
     rounds_to: dict[str, Spread | None]
     """Over the runs that reached the target; None where none did."""
     seconds: Spread | None
+    unfinished: int = 0
+    """Runs that are still going on or were stopped; they count where no other has finished."""
 
     @classmethod
     def of(cls, runs: list[Run], targets: Iterable[float]) -> Row:
-        done = [run.summary for run in runs if run.summary.status == "finished"]
+        return cls.of_outcomes(runs[0].label, [run.summary for run in runs], targets)
+
+    @classmethod
+    def of_outcomes(
+        cls, label: str, outcomes: Sequence[RunSummary | Outcome], targets: Iterable[float], partial: bool = False
+    ) -> Row:
+        """``partial`` lets runs that have not finished speak where none has."""
+        finished = [each for each in outcomes if each.status == "finished"]
+        diverged = sum(each.status == "diverged" for each in outcomes)
+        done = finished or [each for each in outcomes if partial and each.status != "diverged"]
         return cls(
-            label=runs[0].label,
-            finished=len(done),
-            diverged=sum(run.summary.status == "diverged" for run in runs),
+            label=label,
+            finished=len(finished),
+            diverged=diverged,
+            unfinished=len(outcomes) - len(finished) - diverged,
             final_accuracy=Spread.of(summary.final_accuracy for summary in done),
             best_accuracy=Spread.of(summary.best_accuracy for summary in done),
             rounds_to={f"{t:g}": Spread.of(summary.rounds_to[f"{t:g}"] for summary in done) for t in targets},
@@ -79,9 +108,8 @@ class Row:
 
     def cells(self) -> list[str]:
         missing = "diverged" if self.diverged else "-"
-        note = f" [{self.diverged} of {self.diverged + self.finished} diverged]" if self.diverged else ""
         return [
-            self.label + note,
+            self.label + self._note(),
             self.final_accuracy.text(2, scale=100) if self.final_accuracy else missing,
             self.best_accuracy.text(2, scale=100) if self.best_accuracy else missing,
             *(self._rounds(reached) for reached in self.rounds_to.values()),
@@ -91,8 +119,19 @@ class Row:
     def _rounds(self, reached: Spread | None) -> str:
         if reached is None:
             return "-"
-        text = reached.text(1 if reached.runs > 1 else 0)
-        return text if reached.runs == self.finished else f"{text} ({reached.runs} of {self.finished})"
+        text, counted = reached.text(1 if reached.runs > 1 else 0), self.finished or self.unfinished
+        return text if reached.runs == counted else f"{text} ({reached.runs} of {counted})"
+
+    def _note(self) -> str:
+        total = self.finished + self.diverged + self.unfinished
+        said = [(self.diverged, "diverged"), (self.unfinished, "unfinished")]
+        notes = [f"{number} of {total} {what}" for number, what in said if number]
+        return f" [{', '.join(notes)}]" if notes else ""
+
+
+def header(targets: Iterable[float]) -> list[str]:
+    """Of the table whose lines are the cells of rows."""
+    return ["algorithm", "final %", "best %", *(f"rounds to {target:g}%" for target in targets), "seconds"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +155,7 @@ class Comparison:
         return [Row.of(runs, self.config.targets) for runs in self._by_label().values()]
 
     def header(self) -> list[str]:
-        return ["algorithm", "final %", "best %", *(f"rounds to {t:g}%" for t in self.config.targets), "seconds"]
+        return header(self.config.targets)
 
     def title(self) -> str:
         c = self.config
@@ -164,9 +203,9 @@ class Comparison:
         return grouped
 
 
-def mean_curve(label: str, runs: Iterable[list[Record]]) -> Curve | None:
-    """Mean and deviation over runs, at the rounds that all of them tested; None where there is no such round."""
-    drawn = [dict(accuracies(metrics)) for metrics in runs]
+def mean_curve(label: str, runs: Iterable[list[Record]], name: str = "test_accuracy") -> Curve | None:
+    """Mean and deviation over runs, at the rounds where all of them have a number of that name; None without any such."""
+    drawn = [dict(series(metrics, name)) for metrics in runs]
     rounds = sorted(set(drawn[0]).intersection(*drawn))
     spreads = [Spread.of(curve[r] for curve in drawn) for r in rounds]
     points = [spread for spread in spreads if spread is not None]

@@ -13,6 +13,8 @@ from fedvra.data.sources.files import write_atomically
 # Okabe and Ito's colours, which colour-blind readers tell apart, in an order that keeps neighbours distinct; line styles say
 # the same again for those who print in grey. Yellow is left out: it does not show on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DARK_COLOURS = ("#56A9E8", "#FF8A3D", "#2CC59A", "#E59ACB", "#F5B942", "#8FD3FF", "#F2F2F2")
+"""The same in the same order, lightened for a dark background."""
 STYLES = ("-", (0, (6, 2)), (0, (2, 1.2)), (0, (6, 2, 1.5, 2)), (0, (4, 1, 1, 1, 1, 1)))
 
 

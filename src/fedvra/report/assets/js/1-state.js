@@ -1,0 +1,112 @@
+// What is shown, and how numbers are written. Every part of the page draws itself from `view` when `render` is called.
+const content = JSON.parse(document.getElementById("content").textContent);
+const $ = (id) => document.getElementById(id);
+
+const view = {
+  experiment: 0, // -1: all together
+  hidden: new Set(), // labels
+  axis: "round", // or bytes, seconds
+  logX: false,
+  target: null,
+  theme: stored("fedvra-theme") || "auto",
+};
+
+function stored(key, value) {
+  try { // a page opened from a file may not be allowed to keep anything
+    if (value !== undefined) localStorage.setItem(key, value);
+    return localStorage.getItem(key);
+  } catch { return null; }
+}
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") made.textContent = value;
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// -- groups -------------------------------------------------------------------------------------------------------------
+
+/** The experiments on the page now, and their groups with colours; labels name the experiment where there are several. */
+function shownExperiments() {
+  return view.experiment < 0 ? content.experiments : [content.experiments[view.experiment]];
+}
+
+function allGroups() {
+  const experiments = shownExperiments();
+  const groups = experiments.flatMap((experiment) => experiment.groups.map((group) => ({ ...group, experiment })));
+  return groups.map((group, k) => ({
+    ...group,
+    label: experiments.length > 1 ? `${group.label}, ${group.experiment.title}` : group.label,
+    colour: palette()[k % palette().length],
+    dash: content.dashes[k % content.dashes.length],
+  }));
+}
+
+const visibleGroups = () => allGroups().filter((group) => !view.hidden.has(group.label));
+
+function union(lists) {
+  return [...new Map(lists.flat().map((each) => [each.name ?? each, each])).values()];
+}
+
+const targets = () => union(shownExperiments().map((e) => e.targets)).sort((a, b) => a - b);
+
+// -- colours ------------------------------------------------------------------------------------------------------------
+
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => view.theme === "dark" || (view.theme === "auto" && systemDark.matches);
+const palette = () => (isDark() ? content.dark : content.light);
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function swatch(group) {
+  const dash = group.dash.map((each) => 2.4 * each).join(" ");
+  const holder = element("span", { "aria-hidden": "true" });
+  holder.innerHTML = `<svg width="26" height="10"><line x1="1" y1="5" x2="25" y2="5" stroke="${group.colour}" stroke-width="3"
+    stroke-dasharray="${dash}"/></svg>`;
+  return holder.firstChild;
+}
+
+// -- numbers ------------------------------------------------------------------------------------------------------------
+
+const UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
+
+function bytes(value) {
+  const [size, unit] = UNITS.find(([size]) => Math.abs(value) >= size) || [1, "B"];
+  return `${significant(value / size)} ${unit}`;
+}
+
+function seconds(value) {
+  if (value >= 5400) return `${significant(value / 3600)} h`;
+  if (value >= 120) return `${significant(value / 60)} min`;
+  return value >= 1 ? `${significant(value)} s` : `${significant(1000 * value)} ms`;
+}
+
+function significant(value, digits = 3) {
+  if (!Number.isFinite(value)) return "-";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(digits - 1);
+  return String(Number(value.toPrecision(Math.max(digits, Math.ceil(Math.log10(size + 1))))));
+}
+
+/** A mean, with its deviation where it is one of several runs. */
+function meanText(spread, format) {
+  return spread.runs > 1 ? `${format(spread.mean)} ± ${format(spread.std)}` : format(spread.mean);
+}
+
+const percent = (value) => `${(100 * value).toFixed(2)}%`;
+const isAccuracy = (name) => name.endsWith("accuracy");
+
+const AXES = {
+  round: { label: "round", text: (value) => `round ${Math.round(value)}`, tick: (value) => String(value) },
+  bytes: { label: "data sent, up and down", text: bytes, tick: bytes },
+  seconds: { label: "time", text: seconds, tick: seconds },
+};
+
+/** Where on the x-axis the points of a group's series lie. */
+function positions(group, series) {
+  return view.axis === "round" ? series.rounds : series.rounds.map((round) => group.axes[view.axis][round - 1]);
+}

@@ -1,0 +1,85 @@
+// The table and its copies, and the configuration.
+
+function drawTable() {
+  const experiments = shownExperiments(), groups = visibleGroups();
+  const columns = union(experiments.map((experiment) => experiment.header));
+  const cell = (group, column) => group.cells[group.experiment.header.indexOf(column)] ?? "";
+  const rows = groups.map((group) => columns.map((column, k) => (k ? cell(group, column) : cell(group, column).replace(
+    group.experiment.groups.find((each) => each.cells === group.cells).label, group.label))));
+  const best = columns.map((column, k) => bestCell(column, rows.map((row) => row[k])));
+  $("results").replaceChildren(
+    element("thead", {}, element("tr", {}, ...columns.map((column) => element("th", { scope: "col", text: column })))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, k) => (k
+      ? element("td", { text, class: text !== "" && text === best[k] ? "best" : false }) : element("th", { scope: "row", text })))))),
+  );
+  const several = groups.some((group) => group.counted > 1);
+  $("table-note").textContent = `${several ? "Mean ± standard deviation over seeds. " : ""}Rounds are the first at or above the target. The best of each column is bold.`;
+}
+
+/** The text of the best cell: the highest accuracy, the lowest of everything else; none where a column is all alike. */
+function bestCell(column, texts) {
+  const found = texts.filter((text) => /^[\d.]/.test(text));
+  const sorted = [...found].sort((a, b) => parseFloat(a) - parseFloat(b));
+  if (new Set(found).size < 2) return null;
+  return column.endsWith(" %") ? sorted[sorted.length - 1] : sorted[0];
+}
+
+/** The lines that are shown, experiment by experiment, as their text in that format. */
+function tableText(format) {
+  const groups = visibleGroups();
+  return shownExperiments().map((experiment) => {
+    const lines = groups.filter((group) => group.experiment === experiment).map((group) => group[format]);
+    return lines.length ? experiment[format].before + lines.join("") + experiment[format].after : "";
+  }).filter(Boolean).join("\n");
+}
+
+async function copy(format, name) {
+  const text = tableText(format);
+  let done = false;
+  try {
+    await navigator.clipboard.writeText(text);
+    done = true;
+  } catch { // older browsers, and pages that are not secure
+    const area = element("textarea", { "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    done = document.execCommand("copy");
+    area.remove();
+  }
+  $("copied").textContent = done ? `Copied as ${name}.` : "The browser did not let this page copy.";
+}
+
+function drawConfig() {
+  const experiments = shownExperiments(), groups = visibleGroups();
+  const options = (group) => {
+    const { differ, same } = group.experiment.config;
+    const k = group.experiment.groups.findIndex((each) => each.cells === group.cells);
+    return new Map([...differ.map((each) => [each.name, each.values[k]]), ...same.map((each) => [each.name, each.value])]);
+  };
+  const held = groups.map(options);
+  const names = union(experiments.map(({ config }) => [...config.differ, ...config.same].map((each) => each.name)));
+  const values = (name) => held.map((each) => each.get(name) ?? "-");
+  const differ = names.filter((name) => new Set(values(name)).size > 1), same = names.filter((name) => !differ.includes(name));
+  $("differ").parentElement.hidden = !differ.length;
+  $("differ").replaceChildren(
+    element("thead", {}, element("tr", {}, element("th", { scope: "col", text: "differs" }), ...groups.map((group) => element("th", { scope: "col", text: group.label })))),
+    element("tbody", {}, ...differ.map((name) => element("tr", {}, element("th", { scope: "row", text: name }), ...values(name).map((value) => (
+      value === "-" ? element("td", { class: "none", text: "-" }) : element("td", {}, element("mark", { text: value }))))))),
+  );
+  $("same-summary").textContent = groups.length > 1 ? "The same in all" : "Options";
+  $("same").replaceChildren(...same.filter((name) => held.length && values(name)[0] !== "-").map((name) => element("div", {},
+    element("dt", { text: name }), element("dd", { text: values(name)[0] }))));
+  $("folders").replaceChildren(...groups.flatMap((group) => group.folders.map((folder) => element("li", {},
+    element("code", { text: folder }), ` (${group.label})`))));
+}
+
+function drawPartition() {
+  const [experiment] = shownExperiments();
+  const found = shownExperiments().length === 1 ? experiment.partition : null;
+  $("partition").hidden = !found;
+  if (!found) return;
+  const picture = $("partition").querySelector("img");
+  picture.src = found.picture;
+  picture.alt = `How many samples of each class each client holds (${experiment.about}), seed ${found.seed}.`;
+}

@@ -1,0 +1,103 @@
+// The controls, and drawing everything once.
+let charts = [];
+
+function render() {
+  const experiments = shownExperiments(), [first] = experiments;
+  document.documentElement.dataset.theme = isDark() ? "dark" : "light";
+  $("title").textContent = experiments.length === 1 ? first.title : "All experiments";
+  $("about").textContent = experiments.length === 1 ? first.about : `${experiments.length} experiments, ${allGroups().length} groups of runs`;
+  drawChips();
+  drawAxisChoice();
+  drawTargets();
+  drawHeadlines();
+  drawCharts();
+  drawTable();
+  drawTime();
+  drawPartition();
+  drawConfig();
+}
+
+function drawChips() {
+  const chip = (group) => element("button", {
+    type: "button", "aria-pressed": String(!view.hidden.has(group.label)), title: `Show or hide ${group.label}`,
+    onclick: () => {
+      if (!view.hidden.delete(group.label)) view.hidden.add(group.label);
+      refresh([...$("groups").children].findIndex((each) => each === document.activeElement));
+    },
+  }, swatch(group), group.label + status(group));
+  const all = element("button", { type: "button", class: "all", text: "show all", onclick: () => { view.hidden.clear(); refresh(0); } });
+  $("groups").replaceChildren(...allGroups().map(chip), ...(view.hidden.size ? [all] : []));
+}
+
+/** Seeds, and whether something is the matter with some of the runs. */
+function status(group) {
+  const words = { finished: null, interrupted: "unfinished" };
+  const said = Object.entries(group.statuses).map(([kind, number]) => [kind in words ? words[kind] : kind, number]).filter(([word]) => word);
+  const total = group.seeds.length;
+  const notes = [...(total > 1 ? [`${total} seeds`] : []), ...said.map(([word, number]) => (total > 1 ? `${number} ${word}` : word))];
+  return notes.length ? ` · ${notes.join(", ")}` : "";
+}
+
+/** After a change of what is shown: the keyboard's focus stays on the control that made it. */
+function refresh(focused) {
+  drawChips();
+  $("groups").children[Math.max(0, Math.min(focused, $("groups").children.length - 1))].focus();
+  drawTargets();
+  drawHeadlines();
+  charts.forEach((chart) => chart.draw());
+  drawTable();
+  drawTime();
+  drawConfig();
+}
+
+function drawAxisChoice() {
+  const possible = Object.keys(AXES).filter((axis) => axis === "round" || allGroups().some((group) => group.axes[axis]));
+  if (!possible.includes(view.axis)) view.axis = "round";
+  const names = { round: "rounds", bytes: "data sent", seconds: "time" };
+  $("axis").replaceChildren(...possible.map((axis) => element("option", { value: axis, selected: axis === view.axis, text: names[axis] })));
+}
+
+const MAIN = ["test_accuracy", "test_loss", "train_loss"];
+
+function drawCharts() {
+  const measures = union(shownExperiments().map((experiment) => experiment.measures));
+  const main = measures.filter((measure) => MAIN.includes(measure.name)), others = measures.filter((measure) => !MAIN.includes(measure.name));
+  const wide = main.length === 3 || main.length === 1;
+  charts.forEach((chart) => chart.u.destroy());
+  const made = main.map((measure, k) => new Chart(measure, k === 0 && wide && innerWidth > 760 ? 360 : 280));
+  const further = others.map((measure) => new Chart(measure, 230));
+  $("charts").replaceChildren(...made.map((chart) => chart.card));
+  $("further-charts").replaceChildren(...further.map((chart) => chart.card));
+  $("further").hidden = !further.length;
+  charts = [...made, ...further];
+  charts.forEach((chart) => chart.draw());
+}
+
+function start() {
+  const experiments = content.experiments;
+  const lonely = experiments.every((experiment) => experiment.groups.length === 1);
+  if (experiments.length > 1 && lonely) view.experiment = -1; // nothing to compare within any of them
+  const options = experiments.map((experiment, k) => element("option", { value: k, text: experiment.title, selected: k === view.experiment }));
+  if (experiments.length > 1) options.push(element("option", { value: -1, text: "all together", selected: view.experiment < 0 }));
+  $("experiment").replaceChildren(...options);
+  $("experiment-label").hidden = experiments.length < 2;
+  $("experiment").addEventListener("change", (event) => { view.experiment = Number(event.target.value); view.hidden.clear(); view.target = null; render(); });
+  $("axis").addEventListener("change", (event) => { view.axis = event.target.value; charts.forEach((chart) => chart.draw()); });
+  $("log-x").addEventListener("change", (event) => { view.logX = event.target.checked; charts.forEach((chart) => chart.draw()); });
+  $("copy-csv").addEventListener("click", () => copy("csv", "CSV"));
+  $("copy-latex").addEventListener("click", () => copy("latex", "LaTeX"));
+  const names = { auto: "Auto", light: "Light", dark: "Dark" }, next = { auto: "light", light: "dark", dark: "auto" };
+  const nameTheme = () => {
+    $("theme").textContent = names[view.theme];
+    $("theme").setAttribute("aria-label", `Colours: ${view.theme === "auto" ? "as the system has them" : view.theme}; change`);
+  };
+  nameTheme();
+  $("theme").addEventListener("click", () => { view.theme = next[view.theme]; stored("fedvra-theme", view.theme); nameTheme(); render(); });
+  systemDark.addEventListener("change", render);
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; charts.forEach((chart) => chart.resize()); } });
+  $("version").textContent = content.version;
+  render();
+}
+
+start();
