@@ -1,35 +1,40 @@
-"""Runs, several at a time, each an ordinary ``fedvra run`` or ``fedvra resume`` in a process of its own.
+"""Runs, several at a time, each into an ordinary run folder and in a process of its own.
 
 Two runs with one worker each use two cores better than one run with two workers: nobody waits for anybody at the end of a
-round. Ctrl-C lets every run finish its round and save; the same command then goes on from there. Should this process be
-killed outright, the runs under way go on to their end, and are found there by the next call.
+round. Processes are forked where that is safe, which spares each the import of torch. Ctrl-C lets every run finish its round
+and save; the same command then goes on from there. Should this process be killed outright, the runs under way go on to
+their end, and are found there by the next call.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from fedvra.config import configure
 from fedvra.display import clock, outcome, percent
 from fedvra.errors import FedvraError, RunInterrupt
 from fedvra.history import accuracies
 from fedvra.reproduce.cache import folder_name
 from fedvra.reproduce.plan import Wanted
-from fedvra.runs import RunFolder
+from fedvra.runs import RunFolder, execute, resume
 from fedvra.stopping import stop_on_signal
 
 POLL = 0.2
@@ -43,7 +48,7 @@ class Job:
     wanted: Wanted
     folder: RunFolder
     log: Path
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
     seconds: float
     """It was expected to take."""
     asked_to_stop: bool = False
@@ -53,7 +58,7 @@ class Job:
         if self.folder.summary_file.exists() and self.folder.summary().status in ("finished", "diverged"):
             return None
         said = self.log.read_text(errors="replace").strip().splitlines()
-        return (said[-1] if said else f"ended with code {self.process.returncode}").removeprefix("Error: ")
+        return said[-1] if said else f"its process ended with code {self.process.exitcode}."
 
 
 def carry_out(
@@ -86,7 +91,7 @@ def carry_out(
                 running.append(_start(wanted, seconds, out, workers, Path(scratch)))
             if stop.asked:
                 _ask_to_stop(running)
-            for job in [job for job in running if job.process.poll() is not None]:
+            for job in [job for job in running if not job.process.is_alive()]:
                 running.remove(job)
                 if stop.asked:
                     continue
@@ -113,23 +118,33 @@ def carry_out(
 def _start(wanted: Wanted, seconds: float, out: Path, workers: int, scratch: Path) -> Job:
     folder = RunFolder(out / folder_name(wanted.config))
     log = scratch / f"{folder.path.name}.log"
-    if folder.config_file.exists():
-        config = wanted.config
-        args = ["resume", str(folder.path), "--rounds", str(config.rounds), "--workers", str(workers)]
-    else:
-        written = scratch / f"{folder.path.name}.yaml"
-        written.write_text(replace(wanted.config, workers=workers).to_yaml(), encoding="utf-8")
-        args = ["run", "--config", str(written), "--out", str(folder.path)]
-    with log.open("wb") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fedvra", *args],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            start_new_session=True,  # Ctrl-C is passed on by us, once: a second one would cut the round short
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+    log.touch()
+    options = replace(wanted.config, workers=workers).to_dict()
+    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    process = context.Process(target=_play, args=(options, folder.path, log))
+    with warnings.catch_warnings():  # Python >= 3.12 warns of threads in the parent; ours hold no lock that a run takes
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
     return Job(wanted, folder, log, process, seconds)
+
+
+def _play(options: Mapping[str, Any], path: Path, log: Path) -> None:
+    """In the process of one run: begin it, or go on with it; what goes wrong is the last line of ``log``."""
+    os.setsid()  # Ctrl-C is passed on by our parent, once: a second one would cut the round short
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with log.open("wb", buffering=0) as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    config = configure(options)
+    try:
+        if RunFolder(path).config_file.exists():
+            resume(path, rounds=config.rounds, workers=config.workers)
+        else:
+            execute(config, path)
+    except (FedvraError, RunInterrupt) as error:
+        os.write(2, f"{error}\n".encode())
+        sys.exit(1)
 
 
 def _ask_to_stop(running: list[Job]) -> None:
@@ -137,7 +152,7 @@ def _ask_to_stop(running: list[Job]) -> None:
     for job in running:
         if not job.asked_to_stop:
             job.asked_to_stop = True
-            job.process.send_signal(signal.SIGTERM)
+            job.process.terminate()
 
 
 @contextmanager
@@ -149,7 +164,7 @@ def _running() -> Iterator[list[Job]]:
     finally:
         for job in running:
             job.process.kill()
-            job.process.wait()
+            job.process.join()
 
 
 class _Show:
