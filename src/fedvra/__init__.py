@@ -34,6 +34,7 @@ _HOMES = {
         "Shards",
     ],
     "fedvra.data.sources": ["load"],
+    "fedvra.diagnostics": ["Diagnostics"],
     "fedvra.errors": ["DivergedError", "FedvraError", "UsageError"],
     "fedvra.history": ["History"],
     "fedvra.observers": ["Observer", "StationarityGap"],

@@ -81,6 +81,14 @@ class RunConfig:
         0.0, values.probability_of_loss, "P", "Probability that a reply is lost after the work was done."
     )
     eval_every: int = option(1, values.whole(0), "N", "Test the global model every so many rounds; 0 never.")
+    diagnostics: int = option(
+        0,
+        values.whole(0),
+        "K",
+        "Every K rounds record how duals track gradients, what they take off the clients' variance, and more; costs a "
+        "pass over the data of up to 100 clients each time. 0 never.",
+        decides=False,
+    )
     targets: tuple[float, ...] = option(
         (90, 95, 97, 98),
         values.percentages,

@@ -19,6 +19,16 @@ from fedvra.runs import Record, RunSummary
 
 RECENT = 20
 """Rounds over which speed is averaged."""
+DIAGNOSTICS = {
+    "grad_norm2": "|grad f|^2",
+    "xi": "Xi",
+    "potential": "P",
+    "variance_before": "variance",
+    "variance_after": "corrected",
+    "drift": "drift",
+    "momentum": "momentum",
+}
+"""What diagnostics are called on a line."""
 REDRAW = 0.1
 """Seconds between two drawings of the live display; more often costs time that clients could use."""
 
@@ -41,6 +51,8 @@ class Standing:
         self.best: float | None = None
         self.loss: float | None = None
         self.reached: dict[float, int] = {}
+        self.diagnosed: Record | None = None
+        """The last record that had diagnostics."""
         self._recent: deque[Record] = deque(maxlen=RECENT)
         for record in past:
             self.take(record)
@@ -49,6 +61,8 @@ class Standing:
         self.round = record["round"]
         self.loss = record["test_loss"] if record["test_loss"] is not None else record["train_loss"]
         self._recent.append(record)
+        if record.get("diagnostics"):
+            self.diagnosed = record
         if record["test_accuracy"] is not None:
             self.accuracy = record["test_accuracy"]
             self.best = max(self.accuracy, self.best or 0.0)
@@ -77,6 +91,14 @@ class Standing:
             f"{clock(self.time_left())} left",
         ]
         return "  ".join(parts)
+
+    def diagnostics(self) -> str:
+        """What the last diagnostics said; nothing where there are none."""
+        if self.diagnosed is None:
+            return ""
+        found = self.diagnosed["diagnostics"]
+        parts = [f"{words} {found[name]:.3g}" for name, words in DIAGNOSTICS.items() if found.get(name) is not None]
+        return "  ".join([f"after round {self.diagnosed['round']}:", *parts])
 
     def targets(self) -> str:
         return "  ".join(
@@ -146,7 +168,10 @@ class LiveView(View):
             ProgressBar(total=max(1, standing.config.rounds), completed=standing.round, width=40),
             f"round {standing.round}/{standing.config.rounds}",
         )
-        return Group(head, Text(standing.figures()), Text(standing.targets(), style="dim"))
+        lines = [Text(standing.figures()), Text(standing.targets(), style="dim")]
+        if standing.diagnosed is not None:
+            lines.append(Text(standing.diagnostics(), style="dim"))
+        return Group(head, *lines)
 
 
 class PlainView(View):
@@ -158,6 +183,7 @@ class PlainView(View):
     def begin(self, label: str, config: RunConfig, past: Iterable[Record] = ()) -> None:
         self.standing = Standing(label, config, past)
         self.every = -(-config.rounds // self.lines) if self.lines else 0
+        self.told = self.standing.diagnosed
 
     def record(self, record: Record) -> None:
         self.standing.take(record)
@@ -169,6 +195,9 @@ class PlainView(View):
                 f"{self.standing.figures()}{'  reached ' + ', '.join(reached) if reached else ''}",
                 soft_wrap=True,
             )
+            if self.standing.diagnosed is not None and self.standing.diagnosed is not self.told:
+                self.told = self.standing.diagnosed
+                self.console.print(f"{self.standing.label}  {self.standing.diagnostics()}", soft_wrap=True)
 
     def end(self, summary: RunSummary | None) -> None:
         if summary is not None:

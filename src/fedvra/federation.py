@@ -104,8 +104,7 @@ class Federation:
     def preflight(self) -> None:
         """Raise now what the next round would refuse (full participation lacking, gamma*lr > 1), before anything is written."""
         with one_thread():
-            self._broadcast()
-            cohort = self.plan.cohort(self.state.round, self.state.counts, self._losses)
+            cohort = self.next_cohort()
             if len(cohort):
                 self.plan.row(cohort, self.state.counts)
 
@@ -117,8 +116,8 @@ class Federation:
         started = time.perf_counter()
         with one_thread():
             seen = [observer.before(self) for observer in self.observers]
-            self._broadcast()
-            cohort = self.plan.cohort(self.state.round, self.state.counts, self._losses)
+            watched = time.perf_counter() - started
+            cohort = self.next_cohort()
             record: dict[str, Any] = {"round": self.state.round + 1}
             train_loss, counted, sent = None, cohort, {}
             if len(cohort):
@@ -139,7 +138,7 @@ class Federation:
         record.update(
             train_loss=train_loss,
             seconds=time.perf_counter() - started,
-            seconds_training=trained - started,
+            seconds_training=trained - started - watched,
             bytes_up=sent.get("up", 0),
             bytes_down=sent.get("down", 0),
             bytes_up_original=sent.get("up_original", 0),
@@ -150,6 +149,11 @@ class Federation:
         if len(counted) < len(cohort):
             record["lost"] = sorted(set(cohort.clients.tolist()) - set(counted.clients.tolist()))
         return record
+
+    def next_cohort(self) -> Cohort:
+        """Who takes part in the next round. Asking changes nothing, and may cost losses where the sampler wants them."""
+        self._broadcast()
+        return self.plan.cohort(self.state.round, self.state.counts, self._losses)
 
     # -- before the work ---------------------------------------------------------------------------------------------
 

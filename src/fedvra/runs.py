@@ -13,6 +13,7 @@ from fedvra import checkpoint
 from fedvra.config import RunConfig, build
 from fedvra.data.dataset import FederatedData
 from fedvra.data.picture import picture
+from fedvra.diagnostics import Diagnostics
 from fedvra.engines.local import one_thread
 from fedvra.errors import DivergedError, FedvraError, RunInterrupt, require
 from fedvra.federation import Federation
@@ -163,6 +164,7 @@ def _opened(config: RunConfig, folder: RunFolder) -> Iterator[Federation]:
                 state_dtype=torch.bfloat16 if config.state_dtype == "bfloat16" else None,
                 memory_limit=None if config.state_memory == "auto" else int(config.state_memory),
                 state_folder=state_folder,
+                observers=[Diagnostics(config.diagnostics)] if config.diagnostics else [],
             )
         ) as federation,
     ):

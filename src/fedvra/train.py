@@ -12,6 +12,7 @@ from torch import Tensor
 from fedvra.algorithms.base import Algorithm
 from fedvra.checks import check_whole
 from fedvra.cohort import Setting
+from fedvra.diagnostics import Diagnostics
 from fedvra.errors import require
 from fedvra.federation import Federation
 from fedvra.history import ClientRows, History
@@ -43,6 +44,7 @@ def simulate(
     state_dtype: torch.dtype | None = None,
     memory_limit: int | None = None,
     state_folder: str | Path | None = None,
+    diagnostics: int = 0,
     observers: Sequence[Observer] = (),
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> History:
@@ -66,6 +68,7 @@ def simulate(
             ``history.state_drift()`` is what it cost. None: that of the model.
         memory_limit: bytes of client state to keep in memory, the rest on disk; None: half of what the machine has free.
         state_folder: where on disk; None: the system's folder for temporary files.
+        diagnostics: K > 0 puts an object ``diagnostics`` into every K-th record; see ``fv.Diagnostics``.
         observers: look at every round and add to its record, e.g. ``fv.StationarityGap(every=10)``.
         progress: called with each round's record.
     """
@@ -87,7 +90,8 @@ def simulate(
         eval_every=eval_every,
         solver=solver or SolverSettings(),
     )
-    federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder, observers)
+    watching = [*([Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []), *observers]
+    federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder, watching)
     metrics: list[dict[str, Any]] = []
     kept: list[Tensor] = []
     try:

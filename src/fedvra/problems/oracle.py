@@ -38,12 +38,16 @@ class Oracle(ABC):
     """Values and derivatives over a client's whole data, without augmentation, in evaluation mode, weight decay included."""
 
     @abstractmethod
-    def value(self, client: int, point: Point) -> float:
-        """f_i."""
+    def look(self, client: int, point: Point) -> tuple[float, Tensor]:
+        """f_i and its gradient in x, [P]."""
 
-    @abstractmethod
+    def value(self, client: int, point: Point) -> float:
+        """f_i alone."""
+        return self.look(client, point)[0]
+
     def gradient(self, client: int, point: Point) -> Tensor:
-        """The gradient of f_i in x, [P]."""
+        """The gradient alone."""
+        return self.look(client, point)[1]
 
     @abstractmethod
     def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:

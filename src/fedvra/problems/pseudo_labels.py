@@ -172,14 +172,14 @@ class PseudoLabelOracle(Oracle):
         self.problem = problem
         self.solver = PseudoLabelSolver(problem, data, SolverSettings(path="eager"))
 
-    def value(self, client: int, point: Point) -> float:
+    def look(self, client: int, point: Point) -> tuple[float, Tensor]:
         share, y = self._own(client, point)
-        with torch.no_grad():
-            cost = float(self.solver._cost(share, point.x, y))
-        return cost + self.problem.decay / 2 * float(point.x.double().square().sum())
-
-    def gradient(self, client: int, point: Point) -> Tensor:
-        return self.solver.stationarity(point.x, point.y, client).gradient_x
+        with torch.enable_grad():
+            x = point.x.detach().clone().requires_grad_()
+            cost = self.solver._cost(share, x, y)
+            (slope,) = torch.autograd.grad(cost, x)
+        decay = self.problem.decay
+        return float(cost.detach()) + decay / 2 * float(point.x.double().square().sum()), slope + decay * point.x
 
     def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
         """Over all samples of the client: each has a pseudo-label of its own, so leaving some out changes the variables."""

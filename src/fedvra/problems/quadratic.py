@@ -102,11 +102,9 @@ class _QuadraticOracle(Oracle):
     A: Tensor
     b: Tensor
 
-    def value(self, client: int, point: Point) -> float:
-        return float((self.A[client] @ point.x / 2 - self.b[client]) @ point.x)
-
-    def gradient(self, client: int, point: Point) -> Tensor:
-        return self.A[client] @ point.x - self.b[client]
+    def look(self, client: int, point: Point) -> tuple[float, Tensor]:
+        gradient = self.A[client] @ point.x - self.b[client]
+        return float((gradient - self.b[client]) @ point.x) / 2, gradient
 
     def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
         return Hessian(self.b.shape[1], lambda v: self.A[client] @ v)

@@ -36,15 +36,8 @@ class SupervisedOracle(Oracle):
         self.module = problem.module().eval()
         self.spec, self.aux_spec = FlatSpec.of_parameters(self.module), FlatSpec.of_float_buffers(self.module)
 
-    def value(self, client: int, point: Point) -> float:
-        rows, total = self.data.part(client), 0.0
-        with torch.no_grad():
-            for piece in _pieces(rows):
-                total += float(self._loss(point.x, point.aux, piece)) * len(piece) / len(rows)
-        return total + self.problem.decay / 2 * float(point.x.double().square().sum())
-
-    def gradient(self, client: int, point: Point) -> Tensor:
-        return self._mean_gradient(point, self.data.part(client))
+    def look(self, client: int, point: Point) -> tuple[float, Tensor]:
+        return self._mean(point, self.data.part(client))
 
     def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
         rows = self.data.part(client)
@@ -62,16 +55,20 @@ class SupervisedOracle(Oracle):
         rows = self.data.part(client)
         if batch_size is None or len(rows) <= batch_size:
             return None
-        return self._mean_gradient(point, np.sort(rng.choice(rows, batch_size, replace=False)))
+        return self._mean(point, np.sort(rng.choice(rows, batch_size, replace=False)))[1]
 
-    def _mean_gradient(self, point: Point, rows: Ints) -> Tensor:
-        total = self.problem.decay * point.x
-        for piece in _pieces(rows):
+    def _mean(self, point: Point, rows: Ints) -> tuple[float, Tensor]:
+        """Cost and gradient over these samples."""
+        value = self.problem.decay / 2 * float(point.x.double().square().sum())
+        gradient = self.problem.decay * point.x
+        for piece in (rows[k : k + CHUNK] for k in range(0, len(rows), CHUNK)):
             with torch.enable_grad():
                 x = point.x.detach().clone().requires_grad_()
-                (slope,) = torch.autograd.grad(self._loss(x, point.aux, piece), x)
-            total = total.add(slope, alpha=len(piece) / len(rows))
-        return total
+                loss = self._loss(x, point.aux, piece)
+                (slope,) = torch.autograd.grad(loss, x)
+            value += float(loss.detach()) * len(piece) / len(rows)
+            gradient = gradient.add(slope, alpha=len(piece) / len(rows))
+        return value, gradient
 
     def _loss(self, x_P: Tensor, aux_K: Tensor | None, rows: Ints) -> Tensor:
         dataset, index = self.data.dataset, torch.from_numpy(rows)
@@ -79,7 +76,3 @@ class SupervisedOracle(Oracle):
         self.module.to(x_P.device)
         state = self.spec.views(x_P) if aux_K is None else {**self.spec.views(x_P), **self.aux_spec.views(aux_K)}
         return self.problem.loss(functional_call(self.module, state, (inputs,)), dataset.targets[index].to(x_P.device))
-
-
-def _pieces(rows: Ints) -> list[Ints]:
-    return [rows[k : k + CHUNK] for k in range(0, len(rows), CHUNK)]

@@ -196,12 +196,10 @@ class _TwoBlockOracle(Oracle):
         self.problem = problem
         self.solver = _TwoBlockSolver(problem)
 
-    def value(self, client: int, point: Point) -> float:
+    def look(self, client: int, point: Point) -> tuple[float, Tensor]:
         x, y = self._blocks(client, point)
-        return float(self.problem.cost(client, x, y)) + self.problem.decay / 2 * float(x.double().square().sum())
-
-    def gradient(self, client: int, point: Point) -> Tensor:
-        return self.solver.stationarity(point.x, point.y, client).gradient_x
+        value = float(self.problem.cost(client, x, y)) + self.problem.decay / 2 * float(x.double().square().sum())
+        return value, self.solver.stationarity(point.x, point.y, client).gradient_x
 
     def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
         x, y = self._blocks(client, point)

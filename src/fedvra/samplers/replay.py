@@ -70,7 +70,10 @@ class Replay(Sampler):
         if len(row) == total:
             return row[clients]
         order = np.argsort(cohort)
-        return row[order[np.searchsorted(cohort, clients, sorter=order)]]
+        p = np.full(len(clients), np.nan)  # of those who took no part, nothing was said
+        members = np.isin(clients, cohort)
+        p[members] = row[order[np.searchsorted(cohort, clients[members], sorter=order)]]
+        return p
 
     def check(self, total: int) -> None:
         for r, cohort in enumerate(self.cohorts):

@@ -156,9 +156,14 @@ class Theorem1:
         """Whether every condition does, printed and proved."""
         return all(condition.holds for condition in self.conditions())
 
+    @staticmethod
+    def dual_weight(beta: float, pace: Floats) -> Floats:
+        """4 beta/(p C2): what Xi_i counts in the potential."""
+        return np.asarray(4 * beta / pace)
+
     def potential(self, cost: float, xi: Floats) -> float:
         """P^r = f(x0) + sum_i omega_i * 4 beta Xi_i/(p C2), from f(x0) and Xi_i = ||grad f_i(x0) - lam_i||^2 [N]."""
-        return cost + float(self.omega @ (4 * self.beta * xi / self.pace))
+        return cost + float(self.omega @ (self.dual_weight(self.beta, self.pace) * xi))
 
     # -- what follows ----------------------------------------------------------------------------------------------------
 

@@ -126,9 +126,15 @@ class Theorem2:
         """Whether every condition does, printed and proved."""
         return all(condition.holds for condition in self.conditions())
 
+    @staticmethod
+    def dual_weight(beta: float, p: Floats, c2: Floats) -> Floats:
+        """8 beta/(p C2 (1-p)): what Xi_i counts in the potential; infinite where p = 1."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(8 * beta / (p * c2 * (1 - p)))
+
     def potential(self, cost: float, xi: Floats) -> float:
         """P^r = f(x0, y) + sum_i omega_i * 8 beta Xi_i/(p C2 (1-p)), with Xi_i = ||grad_x f_i(x0, y_i) - lam_i||^2."""
-        return cost + float(self.omega @ (8 * self.beta * xi / (self.p * self.c2 * (1 - self.p))))
+        return cost + float(self.omega @ (self.dual_weight(self.beta, self.p, self.c2) * xi))
 
     def rate_constant(self) -> float:
         """D with G^r <= D*(P^r - P^{r+1}) in the mean, so that the mean of G^0..G^{R-1} is at most D*(P^0 - inf f)/R.
