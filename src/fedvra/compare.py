@@ -138,7 +138,9 @@ class Planned:
 
 
 def _carry_out(plan: list[Planned], out: Path, view: View) -> Comparison:
-    """Play what is left of the plan; write table and picture."""
+    """Play what is left of the plan; write table, picture and report."""
+    from fedvra.report.page import write_report  # which knows of plans
+
     write_json(out / PLAN, [planned.to_dict() for planned in plan])
     runs = []
     for planned in plan:
@@ -155,4 +157,5 @@ def _carry_out(plan: list[Planned], out: Path, view: View) -> Comparison:
         runs.append(Run(planned.label, summary, folder.metrics()))
     comparison = Comparison(plan[0].config, runs, out)
     comparison.write()
+    write_report([out], comparison.report_file)
     return comparison

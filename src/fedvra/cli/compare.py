@@ -43,7 +43,8 @@ def command(
     """Run several algorithms on a TASK, each with every seed; print means and spreads, draw the curves.
 
     All see the same data, cohorts and batches for a given seed. Each run has a folder of its own, as of `fedvra run`;
-    beside them table.md, comparison.json and curves.png. A run that diverges is reported as such, and the others go on.
+    beside them table.md, comparison.json, curves.png and report.html. A run that diverges is reported as such, and the
+    others go on.
 
     \b
     Examples:
@@ -70,6 +71,11 @@ def present(comparison: Comparison, console: Console, as_json: bool) -> None:
         click.echo(json.dumps(finite(comparison.to_dict()), indent=2))
     else:
         console.print(comparison)
-    console.print(f"Table:   {comparison.table_file}\nPicture: {comparison.picture_file}", soft_wrap=True)
+    for what, path in [
+        ("Table:  ", comparison.table_file),
+        ("Picture:", comparison.picture_file),
+        ("Report: ", comparison.report_file),
+    ]:
+        console.print(f"{what} {path}", soft_wrap=True)
     if not any(row.finished for row in comparison.rows()):
         raise click.exceptions.Exit(1)

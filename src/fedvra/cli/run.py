@@ -27,8 +27,9 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
     """Run one algorithm on a TASK: digits, mnist, fashion-mnist, cifar10, ...
 
     Defaults are those of the paper's MNIST experiment; a task may have its own. The folder receives config.yaml (every
-    option as it came out, itself a valid --config), metrics.jsonl (a line per round), summary.json and partition.png, and
-    checkpoints to go on from with `fedvra resume` after Ctrl-C, which finishes the round first, or after a crash.
+    option as it came out, itself a valid --config), metrics.jsonl (a line per round), summary.json, partition.png,
+    report.html and checkpoints to go on from with `fedvra resume` after Ctrl-C, which finishes the round first, or after
+    a crash.
 
     \b
     Examples:
@@ -50,9 +51,12 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
 
 
 def present(summary: RunSummary, folder: Path, console: Console, as_json: bool) -> None:
-    """What a run came to and where it is; exit code 1 where it did not finish."""
+    """What a run came to and where it is, with a page about it; exit code 1 where it did not finish."""
+    from fedvra.report.page import FILE, write_report
     from fedvra.runs import finite
 
+    if summary.rounds:
+        write_report([folder], folder / FILE)
     if as_json:
         click.echo(json.dumps({**finite(summary.to_dict()), "folder": str(folder)}, indent=2))
     console.print(f"Written to {folder}", soft_wrap=True)

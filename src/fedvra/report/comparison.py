@@ -125,7 +125,7 @@ class Row:
     def _note(self) -> str:
         total = self.finished + self.diverged + self.unfinished
         said = [(self.diverged, "diverged"), (self.unfinished, "unfinished")]
-        notes = [f"{number} of {total} {what}" for number, what in said if number]
+        notes = [what if total == 1 else f"{number} of {total} {what}" for number, what in said if number]
         return f" [{', '.join(notes)}]" if notes else ""
 
 
@@ -151,6 +151,10 @@ class Comparison:
     def picture_file(self) -> Path:
         return self.out / "curves.png"
 
+    @property
+    def report_file(self) -> Path:
+        return self.out / "report.html"
+
     def rows(self) -> list[Row]:
         return [Row.of(runs, self.config.targets) for runs in self._by_label().values()]
 
@@ -174,6 +178,7 @@ class Comparison:
             "folder": str(self.out),
             "table": str(self.table_file),
             "picture": str(self.picture_file),
+            "report": str(self.report_file),
             "rows": [dataclasses.asdict(row) for row in self.rows()],
             "runs": [{"label": run.label, "summary": run.summary.to_dict()} for run in self.runs],
         }

@@ -26,8 +26,13 @@ SCRIPTS = ("1-state.js", "2-chart.js", "3-bars.js", "4-tables.js", "5-main.js")
 
 def write_report(places: Iterable[str | Path], out: str | Path) -> Path:
     """Write a page about the runs in and below some folders; returns its path."""
+    return write_page(gather(places), out)
+
+
+def write_page(experiments: Sequence[Experiment], out: str | Path) -> Path:
+    """The same for runs that were gathered already."""
     out = Path(out)
-    page = report_page(gather(places), out.absolute().parent).encode()
+    page = report_page(experiments, out.absolute().parent).encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page)

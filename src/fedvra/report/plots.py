@@ -44,23 +44,7 @@ def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, 
 
 def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[float] = ()) -> None:
     """The same on axes of a figure that has more of them."""
-    for k, curve in enumerate(curves):
-        colour = COLOURS[k % len(COLOURS)]
-        style: Any = STYLES[k % len(STYLES)]
-        percent = [[100 * each for each in values] for values in (curve.mean, curve.low, curve.high)]
-        lone = len(curve.rounds) == 1
-        axes.plot(
-            curve.rounds,
-            percent[0],
-            color=colour,
-            linestyle=style,
-            linewidth=2.2 if k == 0 else 1.8,
-            marker="o" if lone else None,
-            label=curve.label,
-            zorder=10 - min(k, 8),
-        )
-        if percent[1] != percent[2]:
-            axes.fill_between(curve.rounds, percent[1], percent[2], color=colour, alpha=0.15, linewidth=0)
+    draw_lines(axes, curves, scale=100)
     low, high = _accuracy_range(curves)
     axes.set_ylim(low, high)
     for target in targets:
@@ -76,10 +60,32 @@ def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[float] = (
         axes.legend(loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
+def draw_lines(axes: Any, curves: Sequence[Curve], scale: float = 1.0, width: float = 1.8) -> None:
+    """Each curve in its colour and style, the first a little thicker, with its band."""
+    for k, curve in enumerate(curves):
+        colour = COLOURS[k % len(COLOURS)]
+        style: Any = STYLES[k % len(STYLES)]
+        mean, low, high = ([scale * each for each in values] for values in (curve.mean, curve.low, curve.high))
+        lone = len(curve.rounds) == 1
+        axes.plot(
+            curve.rounds,
+            mean,
+            color=colour,
+            linestyle=style,
+            linewidth=1.2 * width if k == 0 else width,
+            marker="o" if lone else None,
+            label=curve.label,
+            zorder=10 - min(k, 8),
+        )
+        if low != high:
+            axes.fill_between(curve.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
 def write_figure(figure: Any, path: Path) -> Path:
-    """As a PNG that readers see whole or not at all."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    """In the format of the file's ending; readers see it whole or not at all. The same figure gives the same bytes."""
+    buffer, kind = io.BytesIO(), path.suffix[1:]
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    figure.savefig(buffer, format=kind, metadata=undated)
     write_atomically(path, buffer.getvalue())
     return path
 

@@ -36,14 +36,21 @@ function shownExperiments() {
   return view.experiment < 0 ? content.experiments : [content.experiments[view.experiment]];
 }
 
+/** Every label there is: its place decides the colour, so that an algorithm has one colour in all experiments. */
+const labels = [...new Set(content.experiments.flatMap((experiment) => experiment.groups.map((group) => group.label)))];
+
 function allGroups() {
-  const experiments = shownExperiments();
-  const groups = experiments.flatMap((experiment) => experiment.groups.map((group) => ({ ...group, experiment })));
-  return groups.map((group, k) => ({
-    ...group,
-    label: experiments.length > 1 ? `${group.label}, ${group.experiment.title}` : group.label,
-    colour: palette()[k % palette().length],
-    dash: content.dashes[k % content.dashes.length],
+  const experiments = shownExperiments(), together = experiments.length > 1;
+  return experiments.flatMap((experiment, e) => experiment.groups.map((group) => {
+    const place = labels.indexOf(group.label), colours = palette();
+    const style = together ? e + Math.floor(place / colours.length) : place; // together, lines tell experiments apart
+    return {
+      ...group,
+      experiment,
+      label: together ? `${group.label}, ${experiment.title}` : group.label,
+      colour: colours[place % colours.length],
+      dash: content.dashes[style % content.dashes.length],
+    };
   }));
 }
 
@@ -74,15 +81,16 @@ function swatch(group) {
 
 const UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
 
+const TIMES = [[5400, 3600, "h"], [120, 60, "min"], [1, 1, "s"], [0, 1e-3, "ms"]];
+
 function bytes(value) {
   const [size, unit] = UNITS.find(([size]) => Math.abs(value) >= size) || [1, "B"];
   return `${significant(value / size)} ${unit}`;
 }
 
-function seconds(value) {
-  if (value >= 5400) return `${significant(value / 3600)} h`;
-  if (value >= 120) return `${significant(value / 60)} min`;
-  return value >= 1 ? `${significant(value)} s` : `${significant(1000 * value)} ms`;
+function seconds(value, std = null) {
+  const [, size, unit] = TIMES.find(([from]) => value >= from);
+  return `${std === null ? significant(value / size) : pair(value / size, std / size)} ${unit}`;
 }
 
 function significant(value, digits = 3) {
@@ -92,12 +100,15 @@ function significant(value, digits = 3) {
   return String(Number(value.toPrecision(Math.max(digits, Math.ceil(Math.log10(size + 1))))));
 }
 
-/** A mean, with its deviation where it is one of several runs. */
-function meanText(spread, format) {
-  return spread.runs > 1 ? `${format(spread.mean)} ± ${format(spread.std)}` : format(spread.mean);
+/** A mean and its deviation, to as many decimals. */
+function pair(mean, std, text = significant(mean)) {
+  const decimals = (text.split(".")[1] || "").length;
+  return `${text} ± ${text.includes("e") ? significant(std, 2) : std.toFixed(Math.min(decimals, 20))}`;
 }
 
-const percent = (value) => `${(100 * value).toFixed(2)}%`;
+const percentText = ({ mean, std, runs }) => (runs > 1 ? `${pair(100 * mean, 100 * std, (100 * mean).toFixed(2))}%` : `${(100 * mean).toFixed(2)}%`);
+const roundsText = ({ mean, std, runs }) => (runs > 1 ? pair(mean, std, mean.toFixed(1)) : String(mean));
+const secondsText = ({ mean, std, runs }) => seconds(mean, runs > 1 ? std : null);
 const isAccuracy = (name) => name.endsWith("accuracy");
 
 const AXES = {

@@ -67,9 +67,9 @@ class Chart {
       height: this.height,
       series, bands,
       legend: { show: false },
-      scales: { x: { time: false, distr: view.logX ? 3 : 1 }, y: { distr: this.log ? 3 : 1 } },
+      scales: { x: { time: false, distr: view.logX ? 3 : 1 }, y: { distr: this.log ? 3 : 1, ...this.cropped() } },
       axes: [
-        { ...axis, label: AXES[view.axis].label, labelFont: axis.font, labelSize: 20, space: 70,
+        { ...axis, label: AXES[view.axis].label, labelFont: axis.font, labelSize: 18, size: 30, gap: 3, labelGap: 0, space: 70,
           values: (u, ticks) => ticks.map((v) => (v === null ? "" : AXES[view.axis].tick(v))) },
         { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => (v === null ? "" : significant(v) + this.unit)) },
       ],
@@ -78,6 +78,23 @@ class Chart {
       hooks: {
         setCursor: [(u) => this.read(u)],
         setScale: [(u, key) => { if (key === "x") this.noteZoom(u); }],
+      },
+    };
+  }
+
+  /**
+   * Of accuracies over many rounds the start is a cliff that leaves the rest a flat line: show what comes after a tenth of the
+   * rounds and as much below it as makes the slope plain. Zooming in on the start shows the start.
+   */
+  cropped() {
+    if (!isAccuracy(this.measure.name) || this.log || !this.drawn.length) return {};
+    const knee = Math.min(...this.drawn.map(({ y }) => y[Math.floor(y.length / 10)]));
+    return {
+      range: (u, min, max) => {
+        if (min === null) return [0, 100];
+        const low = this.zoomed ? min : Math.max(min, max - 1.6 * (max - knee));
+        const margin = Math.max(0.05 * (max - low), 0.05);
+        return [Math.max(0, low - margin), max + margin];
       },
     };
   }
@@ -97,14 +114,18 @@ class Chart {
     const common = closest(this.drawn[0].x, at);
     const body = element("table", {}, ...rows.map(({ line, k }) => element("tr", {}, element("td", {}, swatch(line.group)),
       element("td", { text: line.group.label }),
-      element("td", { class: "number", text: significant(line.y[k], 4) + this.unit
-        + (line.group.counted > 1 ? ` ± ${significant(line.spread[k], 2)}` : "") }))));
+      element("td", { class: "number", text: this.figure(line, k) }))));
     const where = AXES[view.axis].text(view.axis === "round" ? this.drawn[0].x[common] : at);
     this.tip.replaceChildren(element("b", { text: where }), body);
     this.tip.hidden = false;
     const left = u.over.offsetLeft + u.cursor.left, width = this.tip.offsetWidth;
     const beside = left + 16 + width < this.plot.clientWidth ? left + 16 : left - 16 - width;
     this.tip.style.left = `${Math.max(0, beside)}px`;
+  }
+
+  figure(line, k) {
+    const text = this.unit ? line.y[k].toFixed(2) : significant(line.y[k], 4);
+    return (line.group.counted > 1 ? pair(line.y[k], line.spread[k], text) : text) + this.unit;
   }
 
   leave() { this.u.setCursor({ left: -10, top: -10 }); }

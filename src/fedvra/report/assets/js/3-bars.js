@@ -19,9 +19,10 @@ function drawBars(holder, rows) {
       whisker.style.width = share(Math.min(2 * first.std, first.mean + first.std));
       track.append(whisker);
     }
-    const value = element("div", { class: row.bars.length ? "value" : "value muted", text: row.text });
-    if (row.note) value.append(element("small", { text: row.note }));
-    return element("div", { class: "bar" }, element("div", { text: row.group.label }), track, value);
+    const made = element("div", { class: "bar" }, element("div", { text: row.group.label }), track,
+      element("div", { class: row.bars.length ? "value" : "value muted", text: row.text }));
+    if (row.note) made.append(element("div", { class: "note", text: row.note }));
+    return made;
   }));
 }
 
@@ -57,20 +58,21 @@ const missing = (group) => ({ group, bars: [], text: `not in ${group.rounds} rou
 function roundsRow(group) {
   const spread = group.rounds_to[view.target];
   if (!spread) return missing(group);
-  return { group, bars: [spread], text: meanText(spread, (v) => significant(v)), note: runsNote(spread, group) };
+  return { group, bars: [spread], text: roundsText(spread), note: runsNote(spread, group) };
 }
 
 function bytesRow(group) {
   const here = group.bytes_to.here[view.target], original = group.bytes_to.original[view.target];
   if (!here) return missing(group);
-  const vectors = (number) => (number === 1 ? "1 vector" : `${number} vectors`);
-  const note = `published: ${bytes(original.mean)} (${vectors(group.published.up)} up, ${group.published.down} down)`;
+  const { up, down } = group.published;
+  const differs = Math.abs(original.mean / here.mean - 1) > 0.01;
+  const note = differs ? `published: ${bytes(original.mean)}, with ${up} vectors up and ${down} down per client and round` : "";
   return { group, bars: [here, { ...original, runs: 1, hatched: true }], text: bytes(here.mean), note };
 }
 
 function drawTime() {
   drawBars($("time-bars"), visibleGroups().map((group) => ({
-    group, bars: [group.seconds_per_round], text: meanText(group.seconds_per_round, seconds),
+    group, bars: [group.seconds_per_round], text: secondsText(group.seconds_per_round),
     note: group.training ? `${Math.round(100 * group.training.mean)}% training, the rest testing` : "",
   })));
 }
@@ -80,13 +82,13 @@ function drawHeadlines() {
   const least = (value) => groups.filter((group) => value(group)).sort((a, b) => value(a).mean - value(b).mean)[0];
   const said = [];
   const best = least((group) => group.final && { mean: -group.final.mean });
-  if (best) said.push(["Best final accuracy", best.label, meanText(best.final, percent)]);
+  if (best) said.push(["Best final accuracy", best.label, percentText(best.final)]);
   const fastest = least((group) => group.rounds_to[view.target]);
-  if (fastest) said.push([`Fewest rounds to ${view.target}%`, fastest.label, meanText(fastest.rounds_to[view.target], (v) => significant(v))]);
+  if (fastest) said.push([`Fewest rounds to ${view.target}%`, fastest.label, roundsText(fastest.rounds_to[view.target])]);
   const cheapest = least((group) => group.bytes_to.here && group.bytes_to.here[view.target]);
   if (cheapest) said.push([`Least data to ${view.target}%`, cheapest.label, bytes(cheapest.bytes_to.here[view.target].mean)]);
   const quickest = least((group) => group.seconds_per_round);
-  if (quickest) said.push(["Shortest round", quickest.label, meanText(quickest.seconds_per_round, seconds)]);
+  if (quickest) said.push(["Shortest round", quickest.label, secondsText(quickest.seconds_per_round)]);
   $("headlines").replaceChildren(...(groups.length > 1 ? said : []).map(([what, who, figure]) => element("div", { class: "headline" },
     element("span", { class: "muted small", text: what }), element("b", { text: who }), element("span", { text: figure }))));
 }

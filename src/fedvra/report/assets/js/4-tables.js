@@ -13,11 +13,12 @@ function drawTable() {
       ? element("td", { text, class: text !== "" && text === best[k] ? "best" : false }) : element("th", { scope: "row", text })))))),
   );
   const several = groups.some((group) => group.counted > 1);
-  $("table-note").textContent = `${several ? "Mean ± standard deviation over seeds. " : ""}Rounds are the first at or above the target. The best of each column is bold.`;
+  $("table-note").textContent = `${several ? "Mean ± standard deviation over seeds. " : ""}Rounds are the first at or above the target. The best are bold.`;
 }
 
-/** The text of the best cell: the highest accuracy, the lowest of everything else; none where a column is all alike. */
+/** The text of the best cell: the highest accuracy, the fewest rounds; none where a column is all alike, or of seconds. */
 function bestCell(column, texts) {
+  if (column === "seconds") return null;
   const found = texts.filter((text) => /^[\d.]/.test(text));
   const sorted = [...found].sort((a, b) => parseFloat(a) - parseFloat(b));
   if (new Set(found).size < 2) return null;

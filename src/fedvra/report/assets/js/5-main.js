@@ -5,7 +5,9 @@ function render() {
   const experiments = shownExperiments(), [first] = experiments;
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   $("title").textContent = experiments.length === 1 ? first.title : "All experiments";
-  $("about").textContent = experiments.length === 1 ? first.about : `${experiments.length} experiments, ${allGroups().length} groups of runs`;
+  const seeds = new Set(allGroups().map((group) => group.seeds.length));
+  const each = seeds.size === 1 && !seeds.has(1) ? `, ${[...seeds][0]} seeds` : "";
+  $("about").textContent = experiments.length === 1 ? first.about + each : `${experiments.length} experiments, ${allGroups().length} groups of runs`;
   drawChips();
   drawAxisChoice();
   drawTargets();
@@ -29,12 +31,12 @@ function drawChips() {
   $("groups").replaceChildren(...allGroups().map(chip), ...(view.hidden.size ? [all] : []));
 }
 
-/** Seeds, and whether something is the matter with some of the runs. */
+/** Seeds where groups differ in them, and whether something is the matter with some of the runs. */
 function status(group) {
   const words = { finished: null, interrupted: "unfinished" };
   const said = Object.entries(group.statuses).map(([kind, number]) => [kind in words ? words[kind] : kind, number]).filter(([word]) => word);
   const total = group.seeds.length;
-  const notes = [...(total > 1 ? [`${total} seeds`] : []), ...said.map(([word, number]) => (total > 1 ? `${number} ${word}` : word))];
+  const notes = [...(allGroups().some((each) => each.seeds.length !== total) ? [total === 1 ? "1 seed" : `${total} seeds`] : []), ...said.map(([word, number]) => (total > 1 ? `${number} ${word}` : word))];
   return notes.length ? ` · ${notes.join(", ")}` : "";
 }
 
