@@ -67,6 +67,7 @@ _HOMES = {
         "Weighted",
     ],
     "fedvra.theory": ["Theorem1", "Theorem2"],
+    "fedvra.theory.check": ["check"],
     "fedvra.train": ["simulate"],
     "fedvra.work": ["Epochs", "RandomEpochs", "Speeds", "Steps", "Work"],
 }

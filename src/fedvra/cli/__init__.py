@@ -17,7 +17,19 @@ import click
 from fedvra import __version__
 from fedvra.errors import FedvraError, RunInterrupt, unknown_name
 
-VERBS = ("demo", "run", "compare", "resume", "report", "reproduce", "algorithms", "data", "bench", "federation")
+VERBS = (
+    "demo",
+    "run",
+    "compare",
+    "resume",
+    "report",
+    "reproduce",
+    "check",
+    "algorithms",
+    "data",
+    "bench",
+    "federation",
+)
 """In the order of the help. A verb is a click command named ``command`` in the module of its name."""
 
 

@@ -62,7 +62,7 @@ class Theorem2:
 
     @classmethod
     def feasible(
-        cls, L: Any, p: Any, steps: Any, steps_y: Any = 1, a: float = 9.0, d: float = 1.0, omega: Any = None
+        cls, L: Any, p: Any, steps: Any, steps_y: Any = 1, a: Any = 9.0, d: Any = 1.0, omega: Any = None
     ) -> Theorem2:
         """gamma, eta and lr_y that satisfy every condition, for given a and d.
 

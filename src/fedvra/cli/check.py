@@ -1,0 +1,186 @@
+"""``fedvra check``: is a run covered by the paper's theorems, and what would be."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedvra.cli._options import json_option, run_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedvra.theory.conditions import Condition
+    from fedvra.theory.coverage import Coverage
+
+
+@click.command(short_help="Is a run covered by the paper's theorems, and what would be?")
+@click.argument("target", metavar="CONFIG|DIR|TASK")
+@click.option("--look-at", metavar="N", default="20", show_default=True, help="Clients to look at, at most.")
+@click.option(
+    "--samples", metavar="N", default="200", show_default=True, help="Of each, for its curvature; full takes them all."
+)
+@run_options()
+@json_option
+def command(target: str, look_at: str, samples: str, as_json: bool, **options: Any) -> None:
+    """Is the run of a CONFIG file, of a run's folder DIR, or of a TASK with its defaults covered by Theorem 1 (or 2)?
+
+    Takes the options of `fedvra run`; they win over the file. Estimates L_i by power iteration on Hessian-vector products
+    (at the start, and at the checkpoint of DIR where there is one) and the gradients' variance from minibatches; shows both
+    sides of every condition, and proposes gamma, eta, a and d that satisfy them, with what the theorem then promises. The
+    estimates are local, so a yes is no proof. Exit code 0 whether covered or not: see "covered" in --json.
+
+    \b
+    Examples:
+      fedvra check digits
+      fedvra check mnist --set gamma=0.1 --set a=10
+      fedvra check runs/mnist-fedvra --json
+    """
+    from fedvra import values
+    from fedvra.config import build, configure
+    from fedvra.display import make_console
+    from fedvra.runs import finite
+    from fedvra.theory.check import examine
+
+    clients = values.whole(1)("look-at", look_at)
+    few = values.or_word("full", values.whole(1), stands_for=None)("samples", samples)
+    layers, folder = _target(target)
+    said = {name: value for name, value in options.items() if value not in (None, ())}
+    config = configure(layers, said)
+    restore = None if folder is None else partial(_restored, folder)
+    coverage = examine(build(config), config.rounds, clients, few, restore)
+    if as_json:
+        click.echo(json.dumps(finite(coverage.to_dict()), indent=2))
+    else:
+        present(coverage, config.task, make_console())
+
+
+def _target(target: str) -> tuple[dict[str, Any], Path | None]:
+    """The options that are meant, and the run's folder where it is one."""
+    from fedvra.config import read_config
+    from fedvra.runs import RunFolder
+
+    path = Path(target)
+    if path.is_dir():
+        return RunFolder(path).config().to_dict(), path
+    if path.is_file() or path.suffix in (".yaml", ".yml"):
+        return read_config(path), None
+    return {"task": target}, None
+
+
+def _restored(folder: Path, federation: Any) -> int:
+    from fedvra import checkpoint
+    from fedvra.runs import RunFolder
+
+    checkpoints = RunFolder(folder).checkpoints
+    return checkpoint.restore(federation, checkpoints) if checkpoints.is_dir() else 0
+
+
+def present(coverage: Coverage, task: str, console: Console) -> None:
+    """For people: what was measured, the conditions, the promise, the proposal, and what to make of the figures."""
+    from fedvra.display import table
+    from fedvra.theory.coverage import quantiles
+
+    settings, estimates = coverage.settings, coverage.estimates
+    measured = {
+        "L_i, smoothness" + ("" if estimates.exact else " (local, a lower bound)"): estimates.L,
+        "sigma^2/S, variance of a step's gradient": estimates.noise,
+        "p, taking part and being heard": settings.p,
+        "Q, local steps": settings.steps,
+        "||grad f_i(x0)||^2 at the start": coverage.start.xi,
+    }
+    rows = [[name, *map(_short, quantiles(values).values())] for name, values in measured.items()]
+    console.print(table(["measured, per client", "min", "median", "max"], rows))
+    if coverage.conditions:
+        rows = [
+            [
+                _verdict(condition),
+                condition.name,
+                condition.formula,
+                _range(condition.left),
+                _range(condition.right),
+            ]
+            for condition in coverage.conditions
+        ]
+        heading = ["", f"condition of Theorem {coverage.theorem}", "", "left side", "right side"]
+        console.print(table(heading, rows))
+        console.print("Sides are min / median / max over the clients looked at.\n")
+    verdict = "is covered" if coverage.covered else "is not covered"
+    console.print(f"{coverage.label} on {task} {verdict} by Theorem {coverage.theorem}.")
+    for reason in coverage.reasons:
+        console.print(f"- {reason}", soft_wrap=True)
+    if coverage.covered and coverage.setting is not None:
+        console.print("\n".join(_promised(coverage, coverage.setting)), soft_wrap=True)
+    elif coverage.proposal is not None:
+        console.print("\n".join(["", *_proposed(coverage, coverage.proposal)]), soft_wrap=True)
+    console.print("\nOn these figures:")
+    for note in coverage.notes:
+        console.print(f"- {note}", soft_wrap=True)
+
+
+def _proposed(coverage: Coverage, proposal: Any) -> list[str]:
+    from fedvra.theory.coverage import settings_of
+
+    found = settings_of(proposal)
+    plain = all(isinstance(value, float) for value in found.values())
+    shown = ", ".join(f"{name} = {_setting(value)}" for name, value in found.items())
+    lines = [f"Covered would be, with the same sampling and local work (appendix B): FedVRA with {shown}"]
+    if plain and "lr_y" not in found:
+        sets = " ".join(f"--set {name}={found[name]:.6g}" for name in ("gamma", "a", "d"))
+        lines.append(f"  as options: {sets} --lr {found['eta']:.6g}")
+    return [*lines, *_promised(coverage, proposal)]
+
+
+def _promised(coverage: Coverage, setting: Any) -> list[str]:
+    """The bound, in words."""
+    found = {name: _short(value) for name, value in coverage.promise(setting).items() if value is not None}
+    lines = [f"Then P^0 = {found['potential']}, inf f >= {found['lower']}, beta = {found['beta']}."]
+    mean = f"the mean of ||grad f(x0)||^2 over {coverage.rounds} rounds"
+    now = f"(it is {_short(coverage.start.norm2)} at the start)"
+    if coverage.theorem == 2:
+        lines.append(
+            f"Without noise the mean gap G over {coverage.rounds} rounds is at most {found['rate_constant']}*"
+            f"(P^0 - inf f)/R = {found['bound']}."
+        )
+        return lines
+    lines += [
+        f"As printed, D_1 = {found['D1']} and D_2 = {found['D2']} bound {mean} by {found['bound_printed']}.",
+        f"The proof gives D_1 = {found['D1_proved']}, D_2 = {found['D2_proved']} and {found['bound']} {now}; "
+        f"without noise {found['bound_without_noise']}.",
+    ]
+    if "rounds_until_it_tells" in found:
+        lines.append(
+            f"Without noise that is below its value at the start after {found['rounds_until_it_tells']} rounds."
+        )
+    if "corollary" in found:
+        lines.append(
+            f"Corollary 1: {found['corollary']}; with batches of sqrt(R) samples it falls like N/(m R) + N sigma^2/(m sqrt(R))."
+        )
+    else:
+        lines.append("Corollary 1 is for clients with equal p, Q, a, d, gamma and eta.")
+    return lines
+
+
+def _verdict(condition: Condition) -> str:
+    if condition.holds:
+        return "holds"
+    return "FAILS" if len(condition.left) == 1 else f"FAILS for {1 - condition.share:.0%}"
+
+
+def _range(values: Any) -> str:
+    from fedvra.theory.coverage import quantiles
+
+    shown = [_short(value) for value in quantiles(values).values()]
+    return shown[0] if len(set(shown)) == 1 else " / ".join(shown)
+
+
+def _setting(value: float | dict[str, float]) -> str:
+    return _short(value) if isinstance(value, float) else f"{_short(value['min'])} to {_short(value['max'])} by client"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,270 @@
+"""Is a run covered by Theorem 1 (or 2, where there is a second block)? Measures what the theorem takes for given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvra.algorithms.base import Algorithm
+from fedvra.checks import check_whole
+from fedvra.cohort import Floats, Ints, Setting
+from fedvra.diagnostics import Spread, participation, points_of
+from fedvra.engines.local import one_thread
+from fedvra.errors import UsageError
+from fedvra.federation import Federation
+from fedvra.planning import Experiment
+from fedvra.problems.base import Problem
+from fedvra.problems.oracle import Oracle, Point
+from fedvra.samplers import Availability, Cyclic, Replay, Sampler
+from fedvra.samplers.base import random_subset
+from fedvra.streams import Purpose, stream
+from fedvra.theory.conditions import Condition
+from fedvra.theory.coverage import Coverage, Settings, Start
+from fedvra.theory.estimates import Estimates, estimate
+from fedvra.theory.stepsizes import read_stepsizes
+from fedvra.theory.theorem1 import Theorem1
+from fedvra.theory.theorem2 import Theorem2
+from fedvra.work import Work
+
+CLIENTS = 20
+"""Looked at, where there are more."""
+SAMPLES = 200
+"""Of a client, for its curvature, where it has more."""
+ROUNDS = 50
+"""Whose settings are looked at, spread over the run, where there are more."""
+
+
+def check(
+    algorithm: Algorithm,
+    *,
+    problem: Problem,
+    sampler: Sampler,
+    work: Work,
+    rounds: int,
+    data: Any = None,
+    lr: Setting = 0.01,
+    batch_size: int | None = None,
+    seed: int = 0,
+    weights: Any = "equal",
+    x_init: Tensor | None = None,
+    drop: float = 0.0,
+    clients: int = CLIENTS,
+    samples: int | None = SAMPLES,
+) -> Coverage:
+    """Whether the run that :func:`fedvra.simulate` would make of these arguments is covered by the paper's theorems.
+
+    Args:
+        clients: look at so many at most.
+        samples: of each, for its curvature; None takes all.
+
+    >>> import fedvra as fv
+    >>> problem = fv.Quadratic(torch.eye(2).expand(3, 2, 2), torch.arange(6.0).view(3, 2))
+    >>> run = {"problem": problem, "sampler": fv.Uniform(2), "work": fv.Steps(2), "rounds": 10}
+    >>> found = check(fv.FedVRA(gamma=1.0, a=3, d=1.5), lr=0.1, **run)
+    >>> found
+    <Theorem 1 does not cover FedVRA: gamma, as printed; gamma, as proved>
+    >>> better = found.proposal
+    >>> check(fv.FedVRA(gamma=float(better.gamma[0]), a=3, d=1.5), lr=float(better.eta[0]), **run)
+    <Theorem 1 covers FedVRA>
+    """
+    experiment = Experiment(
+        algorithm, problem, sampler, work, data, lr, batch_size, seed, weights,
+        None if x_init is None else torch.as_tensor(x_init), drop,
+    )  # fmt: skip
+    return examine(experiment, rounds, clients, samples)
+
+
+def examine(
+    experiment: Experiment,
+    rounds: int,
+    clients: int = CLIENTS,
+    samples: int | None = SAMPLES,
+    restore: Callable[[Federation], int] | None = None,
+) -> Coverage:
+    """The same of an experiment; ``restore`` as in :func:`cover`."""
+    check_whole("rounds", rounds, least=0)
+    check_whole("clients", clients)
+    plain = replace(experiment, solver=replace(experiment.solver, path="eager"))
+    with one_thread(), closing(Federation(plain, workers=1)) as federation:
+        return cover(federation, rounds, clients, samples, restore)
+
+
+def cover(
+    federation: Federation,
+    rounds: int,
+    clients: int = CLIENTS,
+    samples: int | None = SAMPLES,
+    restore: Callable[[Federation], int] | None = None,
+) -> Coverage:
+    """Look at a federation that has not played a round yet.
+
+    Args:
+        restore: brings it to a later state and says of which round; curvature and noise are then looked at there too.
+    """
+    experiment, notes = federation.experiment, []
+    total, rounds = federation.total, max(rounds, 1)
+    chosen = np.arange(total)
+    if total > clients:
+        chosen = random_subset(stream(experiment.seed, Purpose.PROBE, round=2), total, clients)
+        notes.append(f"{clients} of the {total} clients were looked at; the others may differ.")
+    oracle = experiment.problem.oracle(experiment.data)
+    settings, reasons = _settings(federation, chosen, rounds)
+    omega = federation.omega[chosen] / federation.omega[chosen].sum()
+    places = [points_of(federation, chosen)]
+    start = _start(oracle, places[0], chosen, omega, federation.omega, notes, reasons)
+    played = 0 if restore is None else restore(federation)
+    if played:
+        places.append(points_of(federation, chosen))
+        notes.append(f"curvature and noise were looked at before the first round and after round {played}.")
+    found = estimate(oracle, places, chosen, experiment.batch_size, samples, experiment.seed)
+    notes.extend(_about(found, samples))
+    theorem = 2 if "y" in federation.stores else 1
+    setting: Theorem1 | Theorem2 | None = None
+    proposal: Theorem1 | Theorem2 | None = None
+    conditions: tuple[Condition, ...] = ()
+    L = np.maximum(found.L, 1e-30)  # of an affine cost function: any constant will do
+    if np.all(settings.steps > 0) and np.all((settings.p > 0) & (settings.p <= 1)):
+        if theorem == 1:
+            setting, conditions, proposal = _theorem1(L, settings, omega, total)
+        else:
+            setting, conditions, proposal = _theorem2(L, settings, omega, oracle, chosen, places[0], reasons)
+    return Coverage(
+        label=experiment.algorithm.label,
+        theorem=theorem,
+        rounds=rounds,
+        total=total,
+        clients=chosen,
+        estimates=found,
+        settings=settings,
+        start=start,
+        reasons=tuple(reasons),
+        notes=tuple(notes),
+        conditions=conditions,
+        setting=setting,
+        proposal=proposal if np.isfinite(start.lower) else None,
+    )
+
+
+# -- what the run would do ---------------------------------------------------------------------------------------------------
+
+
+def _settings(federation: Federation, clients: Ints, rounds: int) -> tuple[Settings, list[str]]:
+    """The settings of the rounds looked at, and what in them the theorem does not speak of."""
+    experiment, reasons = federation.experiment, []
+    label = experiment.algorithm.label
+    looked_at = np.unique(np.linspace(0, rounds - 1, min(rounds, ROUNDS)).astype(np.int64))
+    rows: dict[str, list[Floats]] = {name: [] for name in ("p", "steps", "eta", "gamma", "a", "d")}
+    for r in looked_at.tolist():
+        cohort = federation.plan.describe(r, clients, federation.state.counts)
+        p = participation(federation, cohort)
+        for name, values in (("p", p), ("steps", cohort.steps), ("eta", cohort.eta)):
+            rows[name].append(np.asarray(values, dtype=np.float64))
+        if not np.all((cohort.p > 0) & (cohort.p <= 1)):
+            reasons.append("the probabilities of those who take no part are not known.")
+            break
+        if not cohort.steps.all():
+            reasons.append("some clients have no local steps to do in some rounds, so their duals stand still.")
+            break
+        try:
+            found = read_stepsizes(federation.plan.row(cohort, federation.state.counts))
+        except UsageError as refusal:
+            found = f"it cannot run ({str(refusal).removesuffix('.')})"
+        if isinstance(found, str):
+            reasons.append(f"{label} is not an instance of FedVRA: {found}.")
+            break
+        for name, values in (("gamma", found.gamma), ("a", found.a), ("d", found.d)):
+            rows[name].append(values)
+    tables = {name: np.array(values) for name, values in rows.items()}
+    for name in ("gamma", "eta"):
+        if len(tables[name]) and np.ptp(tables[name], axis=0).any():
+            reasons.append(f"{name} changes over the rounds, and the theorem keeps it.")
+    if isinstance(experiment.sampler, (Cyclic, Availability, Replay)) or not experiment.sampler.exact:
+        reasons.append(
+            "cohorts are no independent draws: the theorem needs P(i in A^r) = p_i whatever happened before."
+        )
+    if len(rows["gamma"]) < len(rows["p"]):
+        return Settings(tables["p"], tables["steps"], tables["eta"][0], None, None, None), reasons
+    if not tables["d"].all():
+        reasons.append("d = 0, so what clients send does not move x0, and the construction of appendix B has no room.")
+    return Settings(
+        *(tables["p"], tables["steps"], tables["eta"][0]), tables["gamma"][0], tables["a"], tables["d"]
+    ), reasons
+
+
+def _start(
+    oracle: Oracle,
+    points: list[Point],
+    clients: Ints,
+    omega: Floats,
+    everyone: Floats,
+    notes: list[str],
+    reasons: list[str],
+) -> Start:
+    cost, xi, spread = 0.0, np.zeros(len(clients)), Spread()
+    for k, (client, point) in enumerate(zip(clients.tolist(), points, strict=True)):
+        value, gradient = oracle.look(client, point)
+        gradient = gradient.double()
+        cost += float(omega[k]) * value
+        xi[k] = float(gradient.square().sum())
+        spread.add(gradient, float(omega[k]))
+    lower = oracle.lower_bound(everyone)
+    if lower is None:
+        notes.append("no lower bound of f is known: 0 is assumed.")
+    elif not np.isfinite(lower):
+        reasons.append("f is not bounded below.")
+    return Start(cost, spread.norm2, xi, 0.0 if lower is None else lower)
+
+
+def _about(found: Estimates, samples: int | None) -> list[str]:
+    if found.exact:
+        return ["L_i is exact."]
+    part = "" if samples is None else f" ({samples} samples of a client stand for all it has)"
+    return [
+        f"L_i is the largest curvature that power iteration found at the points looked at{part}: a lower bound of the true "
+        "constant, which must hold everywhere (and does not exist for networks with ReLU or max-pooling). "
+        "A condition that fails here fails; one that holds may fail with the true constant.",
+        "the gradients' variance is an estimate at the same points, without augmentation.",
+    ]
+
+
+# -- the theorems ------------------------------------------------------------------------------------------------------------
+
+
+def _suggested(s: Settings, least: float) -> tuple[Floats, Floats]:
+    """The run's own a and d where a + d is large enough; else d = 1/p, as Remark 1 says, and a nine times as large."""
+    if s.a is not None and s.d is not None and np.all(s.d > 0) and np.all(s.a + s.d >= least):
+        return s.a, s.d
+    return 9 / s.p, 1 / s.p
+
+
+def _theorem1(
+    L: Floats, s: Settings, omega: Floats, total: int
+) -> tuple[Theorem1 | None, tuple[Condition, ...], Theorem1]:
+    proposal = Theorem1.feasible(L, s.p, s.steps, *_suggested(s, 0.5), omega, total, common=True)
+    if s.gamma is None or s.d is None or not np.all(s.d > 0):
+        return None, (), proposal
+    setting = Theorem1(L, s.p, s.gamma, s.eta, s.a, s.d, s.steps, omega, total)
+    return setting, tuple(setting.conditions()), proposal
+
+
+def _theorem2(
+    L: Floats, s: Settings, omega: Floats, oracle: Oracle, clients: Ints, points: list[Point], reasons: list[str]
+) -> tuple[Theorem2 | None, tuple[Condition, ...], Theorem2 | None]:
+    """The conditions for the first round, which must be like the others."""
+    found = [oracle.block_y(client, point) for client, point in zip(clients.tolist(), points, strict=True)]
+    lr_y, steps_y = np.array([block or (1.0, 1) for block in found]).T
+    if any(table is not None and np.ptp(table, axis=0).any() for table in (s.p, s.steps, s.a, s.d)):
+        reasons.append("p, Q, a or d change over the rounds: Theorem 2 is taken here for those that do not.")
+    p, steps = s.p[0], s.steps[0]
+    a, d = (table[0] for table in _suggested(s, 1.1))
+    proposal = Theorem2.feasible(L, p, steps, steps_y, a, d, omega) if np.all(p < 1) else None
+    if s.gamma is None or s.a is None or s.d is None or not np.all(s.d > 0):
+        return None, (), proposal
+    setting = Theorem2(L, p, s.gamma, s.eta, s.a[0], s.d[0], steps, lr_y, steps_y, omega)
+    return setting, tuple(setting.conditions()), proposal
