@@ -461,6 +461,22 @@ def test_a_quick_look_says_so_and_leaves_the_results_alone(done: Path) -> None:
     assert (done / "out" / "tiny.json").read_bytes() == before
 
 
+def test_a_page_shows_the_table(done: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Before.\n\n<!-- tiny -->\nold\n<!-- /tiny -->\n\nAfter.\n")
+    arguments = (done / "tiny.yaml", "--no-run", "--runs", done / "out", "--out", tmp_path, "--page", page)
+    for _ in range(2):
+        assert fedvra(*arguments).exit_code == 0
+    text = page.read_text()
+    assert text.startswith("Before.\n\n<!-- tiny -->\n| case | algorithm |")
+    assert text.endswith(" or 0.5 points.\n<!-- /tiny -->\n\nAfter.\n")
+    assert text.count("FedAvg") == 1
+    page.write_text("Nothing.")
+    refused = fedvra(*arguments)
+    assert refused.exit_code == 2
+    assert "has no lines <!-- tiny --> and <!-- /tiny -->" in refused.output
+
+
 def test_what_is_missing_is_said(done: Path, tmp_path: Path) -> None:
     some = fedvra(done / "tiny.yaml", "--no-run", "--runs", done / "out", "--seeds", "5", "--out", tmp_path)
     assert some.exit_code == 0, some.output

@@ -30,6 +30,9 @@ from fedvra.cli._options import json_option
 @click.option("--no-run", is_flag=True, help="Run nothing: tables and figures of what there is.")
 @click.option("--keep-checkpoints", is_flag=True, help="Also of finished runs, so that they can be extended; large.")
 @click.option("--out", metavar="DIR", default="runs/reproduce", show_default=True, help="Folder of results and runs.")
+@click.option(
+    "--page", metavar="FILE", help="Also put the table into a Markdown page, between <!-- NAME --> and <!-- /NAME -->."
+)
 @json_option
 def command(
     recipe: str,
@@ -42,6 +45,7 @@ def command(
     no_run: bool,
     keep_checkpoints: bool,
     out: str,
+    page: str | None,
     as_json: bool,
 ) -> None:
     """Reproduce a table or figure: table2, table3, fig2, fig3, fig4, participation, all, or a recipe FILE.yaml.
@@ -75,6 +79,7 @@ def command(
         jobs=resolve_workers("auto") if jobs is None else whole(1)("jobs", jobs),
         run=not no_run,
         keep_checkpoints=keep_checkpoints,
+        page=None if page is None else Path(page),
     )
     console = make_console(stderr=as_json)
     printed: list[dict[str, Any]] = []

@@ -38,6 +38,8 @@ class Request:
     run: bool = True
     """False: make tables and figures of what there is."""
     keep_checkpoints: bool = False
+    page: Path | None = None
+    """A Markdown page that shows the table too."""
 
     def of(self, recipe: Recipe) -> list[Wanted]:
         """The runs it comes to."""
@@ -52,6 +54,10 @@ def reproduce(recipe: Recipe, request: Request, console: Console) -> Result:
     require_writable(request.out, "--out")
     for place in request.look_in:
         require(place.is_dir(), f"{place} is not a folder: name one with runs or results in it with --runs.")
+    require(
+        request.page is None or request.page.is_file(),
+        f"there is no page {request.page}: --page takes one that exists.",
+    )
     cache = _cache(request)
     if request.run:
         missing = _distinct(w for w in wanted if cache.find(w.config) is None)
@@ -72,6 +78,8 @@ def reproduce(recipe: Recipe, request: Request, console: Console) -> Result:
     result = Result(recipe, found, request.quick, len(wanted) - len(found))
     for path in result.write(request.out):
         console.print(f"Written to {path}", soft_wrap=True)
+    if request.page is not None:
+        result.into_page(request.page)
     return result
 
 

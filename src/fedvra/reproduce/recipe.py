@@ -67,6 +67,8 @@ class Case:
     targets: tuple[float, ...]
     paper: Mapping[str, Mapping[str, Printed]] = field(default_factory=dict)
     """By row, by column: "accuracy" or a target such as "90"."""
+    of: str | None = None
+    """The recipe whose runs these are; None: this one's own."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def _case(
     given.where = f"{where}, case {name}"
     if "use" in given.content:
         other, _, its = given.take("use", str).partition("/")
-        case = replace(read(path.with_name(f"{other}.yaml")).case(its), name=name, title=title)
+        case = replace(read(path.with_name(f"{other}.yaml")).case(its), name=name, title=title, of=other)
         kept = given.take("only", list, [row.name for row in case.rows])
         given.require_empty()
         unknown = set(kept) - {row.name for row in case.rows}

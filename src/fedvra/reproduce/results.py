@@ -1,7 +1,7 @@
 """What a recipe came to: NAME.json with the metrics of every run, NAME.md with the table, NAME.png with the curves.
 
 The JSON is enough to make the other two again (``fedvra reproduce NAME --no-run --runs FOLDER-OF-THE-JSON``), and small enough
-to keep: accuracies and losses, no models.
+to keep: accuracies and losses, no models. A figure that is drawn from the runs of a table leaves them in the table's file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from fedvra import __version__
 from fedvra.data.sources.files import write_atomically
+from fedvra.errors import require
 from fedvra.reproduce.cache import Stored, fingerprint
 from fedvra.reproduce.figures import draw
 from fedvra.reproduce.plan import Wanted
@@ -69,6 +70,7 @@ class Result:
             "quick": self.quick,
             "fedvra": __version__,
             "missing_runs": self.missing,
+            "runs_in": sorted({case.of or self.recipe.name for case in self.recipe.cases}),
             "agreement": table.verdicts(),
             "table": [line.to_dict() for line in table.lines],
         }
@@ -84,9 +86,20 @@ class Result:
         drawn = draw(self.recipe, self.found, picture, f"{'quick look; ' if self.quick else ''}{band}")
         return [data, text] if drawn is None else [data, text, drawn]
 
+    def into_page(self, page: Path) -> None:
+        """Replace what a Markdown page has between ``<!-- NAME -->`` and ``<!-- /NAME -->`` by the table and its notes."""
+        text = page.read_text(encoding="utf-8")
+        begin, end = (f"<!-- {slash}{self.recipe.name} -->" for slash in ("", "/"))
+        before, found, rest = text.partition(f"{begin}\n")
+        _, closed, after = rest.partition(f"{end}\n")
+        require(bool(found and closed), f"{page} has no lines {begin} and {end}, between which the table would go.")
+        table = "\n\n".join([self.table.markdown().rstrip(), *self.notes()])
+        write_atomically(page, f"{before}{begin}\n{table}\n{end}\n{after}".encode())
+
     def _json(self) -> str:
-        """One run a line, so that a change of one is a change of one line."""
-        runs = ",\n".join(json.dumps(finite(_run(wanted, run)), allow_nan=False) for wanted, run in self.found)
+        """One run a line, so that a change of one is a change of one line; runs of another recipe are in its own file."""
+        own = [(wanted, run) for wanted, run in self.found if wanted.case.of is None]
+        runs = ",\n".join(json.dumps(finite(_run(wanted, run)), allow_nan=False) for wanted, run in own)
         head = json.dumps(finite(self.to_dict()), indent=1, allow_nan=False)
         return f'{head.removesuffix("}").rstrip()},\n "runs": [\n{runs}\n]}}'
 
