@@ -166,7 +166,7 @@ def test_compare_exits_with_1_only_where_nothing_finished(tmp_path: Path) -> Non
     assert fedvra("compare", "digits", *wild, "--algorithms", "fedvra:a=1000", "--out", tmp_path / "1").exit_code == 1
     both = fedvra("compare", "digits", *wild, "--algorithms", "fedvra:a=1000,fedavg", "--out", tmp_path / "2")
     assert both.exit_code == 0
-    assert "1 of 1 diverged" in both.stdout
+    assert "FedVRA (a=1000) [diverged]" in both.stdout
 
 
 def test_compare_takes_the_config_of_a_run(tmp_path: Path) -> None:

@@ -157,5 +157,6 @@ def _carry_out(plan: list[Planned], out: Path, view: View) -> Comparison:
         runs.append(Run(planned.label, summary, folder.metrics()))
     comparison = Comparison(plan[0].config, runs, out)
     comparison.write()
-    write_report([out], comparison.report_file)
+    if any(run.metrics or run.summary.status == "diverged" for run in runs):  # --rounds 0 leaves nothing to report
+        write_report([out], comparison.report_file)
     return comparison

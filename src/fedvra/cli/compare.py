@@ -76,6 +76,7 @@ def present(comparison: Comparison, console: Console, as_json: bool) -> None:
         ("Picture:", comparison.picture_file),
         ("Report: ", comparison.report_file),
     ]:
-        console.print(f"{what} {path}", soft_wrap=True)
+        if path.exists():
+            console.print(f"{what} {path}", soft_wrap=True)
     if not any(row.finished for row in comparison.rows()):
         raise click.exceptions.Exit(1)

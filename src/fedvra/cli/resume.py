@@ -54,4 +54,5 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
         label = f"{REGISTRY.get(config.algorithm).label} on {config.task}"
         go_on = partial(resume, path, rounds=last, workers=processes)
         summary = watch(make_view(console), label, config, go_on, files.metrics())
+        run.report(summary, path)
     run.present(summary, path, console, as_json)

@@ -47,16 +47,22 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
     console = make_console(stderr=as_json)
     label = f"{REGISTRY.get(config.algorithm).label} on {config.task}"
     summary = watch(make_view(console), label, config, partial(execute, config, folder))
+    report(summary, folder)
     present(summary, folder, console, as_json)
 
 
-def present(summary: RunSummary, folder: Path, console: Console, as_json: bool) -> None:
-    """What a run came to and where it is, with a page about it; exit code 1 where it did not finish."""
+def report(summary: RunSummary, folder: Path) -> None:
+    """A page about the run into its folder, where there is something to say."""
     from fedvra.report.page import FILE, write_report
+
+    if summary.rounds or summary.status == "diverged":
+        write_report([folder], folder / FILE)
+
+
+def present(summary: RunSummary, folder: Path, console: Console, as_json: bool) -> None:
+    """What a run came to and where it is; exit code 1 where it did not finish."""
     from fedvra.runs import finite
 
-    if summary.rounds:
-        write_report([folder], folder / FILE)
     if as_json:
         click.echo(json.dumps({**finite(summary.to_dict()), "folder": str(folder)}, indent=2))
     console.print(f"Written to {folder}", soft_wrap=True)

@@ -97,7 +97,7 @@ def _group(group: Group, targets: Sequence[float], beside: Path) -> dict[str, An
         "axes": _axes(group),
         "bytes_to": _bytes_to(group, targets),
         "published": {"up": original.up, "down": original.down},
-        "seconds_per_round": _spread(Spread.of(run.seconds / run.rounds for run in group.counted)),
+        "seconds_per_round": _spread(Spread.of(map(_seconds_per_round, group.counted))),
         "training": _spread(Spread.of(map(_training_share, group.metrics))),
     }
 
@@ -149,6 +149,11 @@ def _bytes_to(group: Group, targets: Sequence[float]) -> dict[str, dict[str, Any
         each = [bytes_to(metrics, targets, protocol) for metrics in group.metrics]
         found[protocol] = {f"{t:g}": _spread(Spread.of(run[f"{t:g}"] for run in each)) for t in targets}
     return found
+
+
+def _seconds_per_round(run: Stored) -> float | None:
+    """None of one that diverged in its first."""
+    return run.seconds / run.rounds if run.rounds else None
 
 
 def _training_share(metrics: Sequence[Record]) -> float | None:

@@ -79,14 +79,14 @@ def gather(places: Iterable[str | Path]) -> list[Experiment]:
         if key not in longest or run.rounds > longest[key].rounds:  # the same run twice, say in a folder and in results
             longest[key] = run
     require(
-        any(run.metrics for run in longest.values()),
+        bool(longest),
         f"there is no run with a finished round in {', '.join(map(str, folders))}: name a folder that `fedvra run`, "
         "`compare` or `reproduce` wrote.",
     )
     planned = _planned(folders)
     order = {folder: k for k, folder in enumerate(planned)}
     runs = sorted(longest.values(), key=lambda run: order.get(run.where, len(order)))
-    return _experiments([run for run in runs if run.metrics], planned)
+    return _experiments(runs, planned)
 
 
 def _planned(folders: Iterable[Path]) -> dict[Path, str]:
