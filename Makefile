@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint clean browser
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,8 +22,15 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# Reports are tested in a real browser. Where there is none and it cannot be installed, those tests are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+			&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+		|| echo "no chromium: tests of reports in a browser will be skipped"
+
 # Tests that start a real federation of processes come last and alone: they wait on each other, not on the other tests.
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 	$(BIN)/python -m pytest -m slow --durations=6
 
