@@ -71,6 +71,23 @@ def test_the_paths_agree_to_rounding(partition, work, lr, algorithm):
     )
 
 
+ONE_STEP = [fv.FedVRA(gamma=0.1, a=[3.0 + k for k in range(CLIENTS)], d=4), fv.FedDyn(alpha=0.1), fv.FedNova()]
+
+
+@pytest.mark.parametrize("memory", [None, 0], ids=["duals in memory", "duals on disk"])
+@pytest.mark.parametrize("algorithm", [*ONE_STEP, fv.Scaffold(), fv.FedPD(gamma=0.1, skip=0.5)], ids=lambda a: a.label)
+def test_one_step_from_x0_without_a_vector_per_client(algorithm, memory):
+    changes = {"work": fv.Steps(1), "sampler": fv.Full(), "drop": 0.3, "rounds": 4, "memory_limit": memory}
+    if isinstance(algorithm, fv.FedPD):
+        changes["drop"] = 0.0
+    split = data(fv.IID())
+    one_by_one, together = (run(path, algorithm, mlp(), split, **changes) for path in ("eager", "block"))
+    agree([one_by_one, together])
+    assert sorted(one_by_one.duals) == sorted(together.duals)
+    for client, dual in one_by_one.duals.items():
+        assert torch.allclose(dual, together.duals[client], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("block", [2, 4, 5, 16])
 def test_the_size_of_the_blocks_changes_nothing_but_rounding(block):
     split = data(fv.IID())

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedvra.flat import FlatSpec
-from fedvra.replay import CannotReplayError, trace_block, trace_step
+from fedvra.replay import CannotReplayError, trace_block, trace_first, trace_step
 
 Batch = tuple[Tensor, Tensor]
 
@@ -193,24 +193,41 @@ def test_a_replayed_step_is_autograds_step(name: str, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("name", ["mlp", "residual", "factorised", "squares", "unused parameter", "one sample"])
-@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("each", [True, False], ids=["a rate each", "one rate"])
-def test_a_block_steps_as_its_clients_would(name: str, shared: bool, each: bool) -> None:
+def test_a_block_steps_as_its_clients_would(name: str, each: bool) -> None:
     module, batch, loss, x = prepare(name, torch.float64)
     batches = [batch() for _ in range(3)]
     inputs, targets = (torch.stack(parts) for parts in zip(*batches, strict=True))
-    points = x.expand(3, -1).clone() if shared else torch.stack([x + 0.01 * k for k in range(3)])
-    out = torch.randn(3, len(x), dtype=x.dtype) if shared else points.clone()
+    out = torch.stack([x + 0.01 * k for k in range(3)])
     before, c = out.clone(), torch.randn_like(out)
-    program = trace_block(module, loss, inputs.flip(0), targets.flip(0), x if shared else out, out)
+    program = trace_block(module, loss, inputs.flip(0), targets.flip(0), out)
     program.inputs.copy_(inputs)
     program.targets.copy_(targets)
     rho, eta = [0.9, 0.8, 1.0] if each else [0.9] * 3, [0.1, 0.2, 0.0] if each else [0.1] * 3
     program(torch.tensor(rho, dtype=x.dtype) if each else 0.9, torch.tensor(eta, dtype=x.dtype) if each else 0.1, c)
     for k in range(3):
-        expected = rho[k] * before[k] - eta[k] * gradient(module, loss, points[k], batches[k]) + c[k]
+        expected = rho[k] * before[k] - eta[k] * gradient(module, loss, before[k], batches[k]) + c[k]
         assert float((out[k] - expected).norm() / expected.norm()) < 1e-12
         assert float(program.loss[k]) == pytest.approx(loss(module(batches[k][0]), batches[k][1]).item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["mlp", "residual", "factorised", "squares", "unused parameter", "one sample"])
+def test_a_first_step_gives_every_gradient_and_their_weighted_sum(name: str) -> None:
+    module, batch, loss, x = prepare(name, torch.float64)
+    batches = [batch() for _ in range(3)]
+    inputs, targets = (torch.stack(parts) for parts in zip(*batches, strict=True))
+    first = trace_first(module, loss, inputs.flip(0), targets.flip(0), x)
+    x.mul_(1.1)  # it is bound to x, not to the values that x had
+    first.inputs.copy_(inputs)
+    first.targets.copy_(targets)
+    first.run()
+    expected = torch.stack([gradient(module, loss, x, one) for one in batches])
+    rows, total, weights = torch.ones_like(expected), torch.ones_like(x), torch.tensor([0.2, 0.0, 1.5], dtype=x.dtype)
+    for k in range(3):
+        first.add_row_(k, rows[k], -0.5)
+    first.add_sum_(total, weights, 0.1)
+    assert float((rows - (1 - 0.5 * expected)).norm() / expected.norm()) < 1e-12
+    assert float((total - (1 + 0.1 * weights @ expected)).norm() / expected.norm()) < 1e-12
 
 
 @pytest.mark.parametrize("name", REFUSED)

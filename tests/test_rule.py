@@ -47,6 +47,22 @@ def test_the_affine_step_is_step_11_as_printed(corrected, gamma, decay):
     close(first - eta * g, rule.local_step(x0, g, correction, x0, eta, gamma, decay) - x0)
 
 
+@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_one_step_from_x0_less_its_gradient(corrected, decay):
+    """Steps 11 and 14 as printed, for a single step, against the shares that need no vector D_i."""
+    g, x0, total, eta, alpha, weight = block(0, P), block(1, P), block(2, P), 0.3, 0.8, 0.25
+    h = block(3, P) if corrected else None
+    correction = torch.zeros(P, dtype=g.dtype) if h is None else h
+    move = rule.local_step(x0, g, correction, x0, eta, 0.7, decay) - x0
+    summed = total.clone()
+    rule.add_first_moves_(summed, x0, h, weight, eta, decay)
+    close(summed - weight * eta * g, total + weight * move)
+    pull = rule.dual_pull(x0, alpha, eta, decay)
+    for out in (None, torch.empty_like(g)):
+        close(rule.first_dual(pull, h, alpha, eta, out) + alpha * eta * g, rule.dual_step(h, move, alpha))
+
+
 def test_a_block_of_clients_moves_as_they_would_one_by_one():
     x, g, lam_i, lam, x0 = block(0, M, P), block(1, M, P), block(2, M, P), block(3, P), block(4, P)
     eta, gamma, alpha = columns(5, 3)

@@ -21,7 +21,7 @@ from fedvra import rule
 from fedvra.algorithms.base import Algorithm
 from fedvra.cohort import Cohort, Floats, Ints
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_device, resolve_workers
-from fedvra.engines.worker import MAX_PARTS, MIN_PARTS, Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker
+from fedvra.engines.worker import Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker, count_parts
 from fedvra.errors import DivergedError, require
 from fedvra.observers import Observer
 from fedvra.planning import Experiment, Plan, subset
@@ -181,8 +181,8 @@ class Federation:
         """Have the local work done, take the server's step, commit; returns each client's training loss."""
         keep = counted.astype(np.float64)
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
-        size = max(min(self.solver.width, -(-len(cohort) // MIN_PARTS)), -(-len(cohort) // MAX_PARTS))
-        parts = [order[k : k + size] for k in range(0, len(cohort), size)]
+        width = self.solver.first_width if cohort.steps.max() == 1 else self.solver.width
+        parts = np.array_split(order, count_parts(len(cohort), width))
         slots = {name: self._stage(name, cohort, row) for name in ("duals", "anchors", "aux", "y")}
         ratio = _common_ratio(row.alpha, row.w) if "anchors" not in self.stores else None
         tasks = [
@@ -260,7 +260,7 @@ class Federation:
     # -- after the work ------------------------------------------------------------------------------------------------
 
     def _check_finite(self) -> None:
-        if not bool(torch.isfinite(self.state.x0).all()):
+        if not bool(torch.isfinite(self.state.x0.sum())):  # one pass: a NaN or an infinity shows in the sum
             raise DivergedError(
                 f"{self.experiment.algorithm.label} diverged in round {self.state.round}: x0 is no longer finite; "
                 f"{_likely_knob(self.experiment.algorithm)}",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedvra.cohort import Ints
 from fedvra.feed import Feed
 from fedvra.flat import FlatSpec
-from fedvra.replay import Program, trace_block, trace_step
+from fedvra.replay import FirstStep, Program, trace_block, trace_first, trace_step
 from fedvra.replay.program import Loss
 
 SMALL_PROGRAM = 8 << 20
@@ -30,11 +30,12 @@ class Programs:
         self.anchor = self.spec.gather(module)
         """The point from which single steps start."""
         self._programs: dict[tuple[int, int, bool], Program | None] = {}
+        self._first: dict[tuple[int, int], FirstStep] = {}
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
         self._constants: dict[int, Tensor] = {}
 
     def get(self, rows: Ints, width: int, shared: bool) -> Program | None:
-        """The program for batches of this size: bound to x, or (``shared``) to the anchor and writing to delta.
+        """The program for batches of this size: bound to x, or (``shared``, width 1) to the anchor and writing to delta.
 
         None where the batch shape is an odd one and the model too large to keep a set of buffers for each.
         """
@@ -53,23 +54,32 @@ class Programs:
         if width == 1:
             start, out = (self.anchor, delta[0]) if shared else (x[0], x[0])
             return trace_step(self.module, self.loss, inputs, targets, start, out, self.compute)
-        inputs = inputs.expand(width, *inputs.shape).contiguous()
-        targets = targets.expand(width, *targets.shape).contiguous()
-        start, out = (self.anchor, delta) if shared else (x, x)
-        return trace_block(self.module, self.loss, inputs, targets, start, out)
+        return trace_block(self.module, self.loss, *_times(width, inputs, targets), x)
 
-    def for_block(self, schedules: list[list[Ints]], t: int, shared: bool) -> Program:
+    def for_block(self, schedules: list[list[Ints]], t: int) -> Program:
         longest = max(schedules, key=len)
-        program = self.get(longest[t], len(schedules), shared)
+        program = self.get(longest[t], len(schedules), shared=False)
         assert program is not None  # a model that is blocked is small: each shape has its program
         return program
+
+    def first(self, rows: Ints, width: int) -> FirstStep:
+        """The first step of so many clients from the anchor, for batches of this size."""
+        key = (len(rows), width)
+        if key not in self._first:
+            batch = _times(width, self.feed.inputs(rows), self.feed.targets(rows))
+            self._first[key] = trace_first(self.module, self.loss, *batch, self.anchor)
+        return self._first[key]
 
     def fill(self, program: Program, rows: Ints, rng: np.random.Generator | None) -> None:
         program.inputs.copy_(self.feed.inputs(rows, rng))
         program.targets.copy_(self.feed.targets(rows))
 
     def fill_block(
-        self, program: Program, schedules: list[list[Ints]], t: int, generators: list[np.random.Generator | None]
+        self,
+        program: Program | FirstStep,
+        schedules: list[list[Ints]],
+        t: int,
+        generators: list[np.random.Generator | None],
     ) -> None:
         longest = max(schedules, key=len)  # also feeds those who have finished: any batch of the right size will do
         batches = [schedule[t] if t < len(schedule) else longest[t] for schedule in schedules]
@@ -95,6 +105,11 @@ class Programs:
         if width not in self._constants:
             self._constants[width] = self.anchor.new_zeros(width, self.spec.size)
         return self._constants[width]
+
+
+def _times(width: int, *batch: Tensor) -> list[Tensor]:
+    """The same batch for so many clients."""
+    return [t.expand(width, *t.shape).contiguous() for t in batch]
 
 
 class Epoch:

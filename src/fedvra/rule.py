@@ -151,6 +151,29 @@ def first_move_(delta: Tensor, terms: Terms, decay: Tensor) -> None:
         torch.add(decay, terms.h, alpha=float(terms.eta), out=delta)
 
 
+def add_first_moves_(total_P: Tensor, x0: Tensor, h: Tensor | None, weight: float, eta: float, decay: float) -> None:
+    """total += weight*D for a step from x0, less its gradient: D = -eta*(decay*x0 - h). Without h: for many clients at once."""
+    if decay:
+        total_P.add_(x0, alpha=-weight * eta * decay)
+    if h is not None:
+        total_P.add_(h, alpha=weight * eta)
+
+
+def dual_pull(x0: Tensor, alpha: float, eta: float, decay: float) -> Tensor:
+    """alpha*eta*decay*x0: the part of :func:`first_dual` that all clients with the same alpha and eta have in common."""
+    return torch.mul(x0, alpha * eta * decay)
+
+
+def first_dual(pull: Tensor, h: Tensor | None, alpha: float, eta: float, out: Tensor | None = None) -> Tensor:
+    """Steps 11 and 14 for a client that takes one step from x0, less its gradient: alpha*eta*g_i is still to be added.
+
+    lam_i = h_i - alpha*D_i = (1 - alpha*eta)*h_i + alpha*eta*decay*x0 + alpha*eta*g_i, with ``pull`` the second term.
+    """
+    if h is None:
+        return pull.clone() if out is None else out.copy_(pull)
+    return torch.add(pull, h, alpha=1 - alpha * eta, out=out)
+
+
 def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: Affine) -> None:
     """Step 11 in place, in its affine form: x <- rho*x - eta*g + c."""
     x.mul_(step.rho)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import resource
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,22 @@ class SegmentAddress:
 
     def path(self) -> str:
         return f"/proc/{self.pid}/fd/{self.fd}"
+
+
+@dataclass(frozen=True)
+class AddressBook:
+    """The addresses of all segments of a store, packed: it goes out with every task, and is mostly known already."""
+
+    count: int
+    packed: bytes
+
+    @classmethod
+    def of(cls, addresses: list[SegmentAddress]) -> AddressBook:
+        return cls(len(addresses), pickle.dumps(addresses))
+
+    def after(self, known: int) -> list[SegmentAddress]:
+        """Those beyond the first so many."""
+        return pickle.loads(self.packed)[known:] if self.count > known else []
 
 
 class Segment(ABC):
@@ -154,9 +170,9 @@ class RowReader:
         self.width, self.dtype, self.rows_per_segment = width, dtype, rows_per_segment
         self.segments: list[Segment] = []
 
-    def attach(self, addresses: Iterable[SegmentAddress]) -> None:
+    def attach(self, book: AddressBook) -> None:
         """Open the segments that were made since the last call."""
-        for address in list(addresses)[len(self.segments) :]:
+        for address in book.after(len(self.segments)):
             fd = os.open(address.path(), os.O_RDWR)
             self.segments.append(_open(address, fd, self.width, self.dtype))
 

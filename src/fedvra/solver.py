@@ -24,7 +24,7 @@ from fedvra.feed import Feed
 from fedvra.flat import FlatSpec
 from fedvra.problems.base import Block, Evaluation, Private, Solver, SolverSettings
 from fedvra.programs import Epoch, Programs
-from fedvra.replay import CannotReplayError
+from fedvra.replay import CannotReplayError, FirstStep
 from fedvra.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ BLOCK_WORK = 2_000_000
 BLOCK_NUMBERS = 2_000_000
 """Numbers in a block's [M, P]: more no longer fits the caches."""
 BLOCK_MOST = 16
+FIRST_MOST = 32
+"""Clients at once where all take a single step from x0: they need no rows of their own."""
 PATHS = ("auto", "eager", "traced", "block")
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
@@ -77,6 +79,7 @@ class SupervisedSolver(Solver):
         self.reason = ""
         """Why the path is not a faster one."""
         self.path, self.width = self._choose(settings, convolves)
+        self.first_width = FIRST_MOST if self.path == "block" else self.width
 
     # -- which path -----------------------------------------------------------------------------------------------------
 
@@ -134,6 +137,22 @@ class SupervisedSolver(Solver):
                     losses[k] = self._traced(one, block.row(k), schedule, delta[k])
         return delta, losses
 
+    def first_step(self, x0: Tensor, block: Block) -> FirstStep | None:
+        """Gradients at x0 for clients that take one step each, on the block path."""
+        if self.path != "block" or len(block.clients) == 1 or block.steps.max() > 1:
+            return None
+        schedules = [self.feed.schedule(block, int(c), 1) for c in block.clients]
+        if not _same_shapes(schedules):
+            return None
+        with torch.no_grad():
+            first = self.programs.first(schedules[0][0], len(schedules))
+            self.programs.anchor.copy_(x0)
+            self.programs.fill_block(
+                first, schedules, 0, [self.feed.augmentation(block, int(c)) for c in block.clients]
+            )
+            first.run()
+        return first
+
     def _traced(self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor) -> float:
         """One client's steps, each a replay; a single step goes straight from the anchor to the move."""
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
@@ -175,17 +194,7 @@ class SupervisedSolver(Solver):
         """All clients in step; one that has done its Q_i steps is noted down and goes on with nobody watching."""
         steps = block.steps
         generators = [self.feed.augmentation(block, int(c)) for c in block.clients]
-        common = all(one.anchor is terms[0].anchor for one in terms) and bool(np.all(block.eta == block.eta[0]))
-        if int(steps.max()) == 1 and common:
-            program = self.programs.for_block(schedules, 0, shared=True)
-            self.programs.anchor.copy_(terms[0].anchor)
-            self.programs.fill_block(program, schedules, 0, generators)
-            decay = rule.decay_move(terms[0])
-            for row, one in zip(delta, terms, strict=True):
-                rule.first_move_(row, one, decay)
-            program.run(1.0, float(block.eta[0]), None)
-            return np.asarray(program.loss.double().cpu().numpy())
-        programs = [self.programs.for_block(schedules, t, shared=False) for t in range(int(steps.max()))]
+        programs = [self.programs.for_block(schedules, t) for t in range(int(steps.max()))]
         rho, eta, c = self._block_coefficients(terms, block)
         for row, one in zip(x, terms, strict=True):
             row.copy_(one.anchor)

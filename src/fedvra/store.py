@@ -28,8 +28,8 @@ from fedvra.segments import (
     CPU,
     SEGMENT_BYTES,
     SEGMENT_ROWS,
+    AddressBook,
     RowReader,
-    SegmentAddress,
     allow_open_files,
     create_segment,
 )
@@ -83,6 +83,7 @@ class ClientStore(RowReader):
         self._staged: dict[int, int] = {}
         self._free: list[int] = []
         self._next = 0
+        self._book = AddressBook.of([])
 
     def __len__(self) -> int:
         return len(self._slot)
@@ -137,8 +138,11 @@ class ClientStore(RowReader):
         self._free.extend(self._slot.values())
         self._slot.clear()
 
-    def addresses(self) -> list[SegmentAddress]:
-        return [segment.address for segment in self.segments]
+    def addresses(self) -> AddressBook:
+        """Where other processes find the segments."""
+        if self._book.count != len(self.segments):
+            self._book = AddressBook.of([segment.address for segment in self.segments])
+        return self._book
 
     def nbytes(self) -> int:
         return sum(segment.address.nbytes for segment in self.segments)

@@ -21,6 +21,9 @@ from fedvra.federation import Federation
 from fedvra.problems.base import SolverSettings
 
 
+WARM_UP_SECONDS = 2.0
+
+
 @dataclass
 class Contender:
     """One way of playing a round."""
@@ -85,7 +88,7 @@ def measure(
     ]
     try:
         for contender in contenders:
-            contender.round()
+            settle(contender)
         for _ in range(passes):
             for contender in contenders:
                 begun = time.perf_counter()
@@ -114,6 +117,14 @@ def measure(
         startup_seconds=startup,
         passes=passes,
     )
+
+
+def settle(contender: Contender) -> None:
+    """Rounds before the clock starts: programs are traced, and every process maps the client state it will meet."""
+    stop = time.perf_counter() + WARM_UP_SECONDS
+    contender.round()
+    while time.perf_counter() < stop:
+        contender.round()
 
 
 def visit_everyone(federation: Federation) -> None:

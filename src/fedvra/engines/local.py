@@ -102,31 +102,32 @@ class ProcessPool:
     def map(self, tasks: Sequence[Task]) -> list[Any]:
         results: list[Any] = [None] * len(tasks)
         waiting = deque(range(len(tasks)))
-        running: dict[Connection, int] = {}
-        idle = list(self._workers)
-        while waiting or running:
-            while waiting and idle:
-                connection = idle.pop()
-                index = waiting.popleft()
+        at: dict[Connection, deque[int]] = {connection: deque() for connection in self._workers}
+        while waiting or any(at.values()):
+            self._hand_out(tasks, waiting, at)
+            for ready in wait([connection for connection, queue in at.items() if queue]):
+                connection = next(c for c in at if c is ready)
                 try:
-                    connection.send(tasks[index])
-                    running[connection] = index
-                except (BrokenPipeError, ConnectionResetError):
-                    waiting.appendleft(index)
-                    idle.append(self._replace(connection))
-            for ready in wait(list(running)):
-                connection = next(c for c in running if c is ready)
-                index = running.pop(connection)
-                try:
-                    failure, results[index] = connection.recv()
+                    failure, result = connection.recv()
                 except (EOFError, ConnectionResetError):  # died mid-task: staged state is simply written again
-                    waiting.appendleft(index)
-                    idle.append(self._replace(connection))
+                    self._replace(connection, waiting, at)
                     continue
                 if failure is not None:
                     raise failure
-                idle.append(connection)
+                results[at[connection].popleft()] = result
         return results
+
+    def _hand_out(self, tasks: Sequence[Task], waiting: deque[int], at: dict[Connection, deque[int]]) -> None:
+        """A task to every idle worker, and while there is plenty a second one to each, so that it need not wait for us."""
+        for most in (1, 2):
+            for connection in list(at):
+                if len(at[connection]) >= most or not waiting or (most == 2 and len(waiting) < len(at)):
+                    continue
+                at[connection].append(waiting.popleft())
+                try:
+                    connection.send(tasks[at[connection][-1]])
+                except (BrokenPipeError, ConnectionResetError):
+                    self._replace(connection, waiting, at)
 
     def close(self) -> None:
         for connection, process in self._workers.items():
@@ -150,7 +151,9 @@ class ProcessPool:
         self._workers[ours] = process
         return ours
 
-    def _replace(self, connection: Connection) -> Connection:
+    def _replace(self, connection: Connection, waiting: deque[int], at: dict[Connection, deque[int]]) -> None:
+        """Start another worker in place of one that died; what it had to do goes back to the head of the queue."""
+        waiting.extendleft(reversed(at.pop(connection)))
         process = self._workers.pop(connection)
         connection.close()
         process.join(timeout=1)
@@ -160,7 +163,7 @@ class ProcessPool:
                 f"worker processes died {self._replaced} times (last exit code {process.exitcode}): "
                 "is memory short? Try fewer workers."
             )
-        return self._start()
+        at[self._start()] = deque()
 
 
 def _hang_up(workers: dict[Connection, BaseProcess]) -> None:

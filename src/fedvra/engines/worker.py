@@ -15,12 +15,20 @@ from torch import Tensor
 from fedvra import rule
 from fedvra.cohort import Floats, Ints
 from fedvra.problems.base import Block, Evaluation, Private, Solver
-from fedvra.segments import RowReader, SegmentAddress, shared_tensor
+from fedvra.replay import FirstStep
+from fedvra.segments import AddressBook, RowReader, shared_tensor
 
 MIN_PARTS = 4
-"""Blocks of clients are made smaller where a cohort would otherwise give fewer parts than so many, to keep workers busy."""
+"""A cohort is cut into a multiple of so many parts where it can be, to keep that many workers equally busy."""
 MAX_PARTS = 64
 """A cohort is cut into at most so many parts, each with its own place for partial sums."""
+
+
+def count_parts(clients: int, width: int) -> int:
+    """Into how many parts a cohort is cut: of ``width`` clients at most, unless that gives too many."""
+    parts = -(-clients // width)
+    parts = -(-parts // MIN_PARTS) * MIN_PARTS
+    return min(parts, clients, MAX_PARTS)
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Slots:
 
     read: Ints
     write: Ints
-    segments: list[SegmentAddress]
+    segments: AddressBook
 
 
 @dataclass(frozen=True)
@@ -111,8 +119,9 @@ class Worker:
         sums[: 1 if task.dual_ratio is not None else 2].zero_()
         if self.board.aux_sums is not None:
             self.board.aux_sums[task.part].zero_()
-        for start in range(0, len(task.block.clients), self.solver.width):
-            span = slice(start, start + self.solver.width)
+        width = self.solver.first_width if task.block.steps.max() == 1 else self.solver.width
+        for start in range(0, len(task.block.clients), width):
+            span = slice(start, start + width)
             losses.append(self._clients(task, span, sums))
         return np.concatenate(losses)
 
@@ -121,6 +130,11 @@ class Worker:
         block = _cut(task.block, span)
         x0, lam = self.board.x0, self.board.lam
         duals, anchors = self._slots("duals", task.duals, span), self._slots("anchors", task.anchors, span)
+        if anchors is None and task.y is None and self.board.aux is None and np.all(block.eta == block.eta[0]):
+            first = self.solver.first_step(x0, block)
+            if first is not None:
+                self._one_step(task, span, sums, first, duals, float(block.eta[0]))
+                return np.asarray(first.loss.double().cpu().numpy())
         h = [rule.correction(row, lam, task.sigma) for row in self._old_rows(duals, len(block.clients))]
         anchor = [x0 if row is None else row for row in self._old_rows(anchors, len(block.clients))]
         terms = [
@@ -144,6 +158,29 @@ class Worker:
                 self._write_row(duals, k, lam_i)
         self._finish_private(task, span, private)
         return losses
+
+    def _one_step(
+        self, task: LocalTask, span: slice, sums: Tensor, first: FirstStep, duals: Places | None, eta: float
+    ) -> None:
+        """Everybody takes one step from x0: no D_i is ever written down, only its share of the sums and of the new dual."""
+        x0, lam = self.board.x0, self.board.lam
+        weighted = [(sums[0], task.model_weight[span])]
+        if task.dual_ratio is None:
+            weighted.append((sums[1], task.dual_weight[span]))
+        for total, weights in weighted:
+            first.add_sum_(total, torch.as_tensor(weights).to(total), -eta)
+            rule.add_first_moves_(total, x0, None, float(weights.sum()), eta, task.decay)
+        alphas, pulls = task.alpha[span].tolist(), {}
+        for k, (row, alpha) in enumerate(zip(self._old_rows(duals, len(alphas)), alphas, strict=True)):
+            h = rule.correction(row, lam, task.sigma)
+            for total, weights in weighted:
+                rule.add_first_moves_(total, x0, h, float(weights[k]), eta, 0.0)
+            if duals is not None:
+                if alpha not in pulls:
+                    pulls[alpha] = rule.dual_pull(x0, alpha, eta, task.decay)
+                lam_i = rule.first_dual(pulls[alpha], h, alpha, eta, out=self._new_row(duals, k))
+                first.add_row_(k, lam_i, alpha * eta)
+                self._write_row(duals, k, lam_i)
 
     def _start_private(self, task: LocalTask, block: Block, span: slice) -> Private:
         """Copies of what the clients will change: the committed rows stay as they are until the reply is counted."""

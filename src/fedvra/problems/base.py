@@ -14,6 +14,7 @@ from torch import Tensor
 from fedvra.cohort import Floats, Ints
 from fedvra.errors import UsageError
 from fedvra.problems.oracle import Oracle
+from fedvra.replay import FirstStep
 from fedvra.rule import Affine, Terms, affine
 
 
@@ -83,6 +84,8 @@ class Solver(ABC):
 
     width: int = 1
     """How many clients ``solve`` likes to be given at once; fixed for a run, so that results do not depend on the workers."""
+    first_width: int = 1
+    """Likewise for ``first_step``."""
     test_parts: int = 0
     """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
 
@@ -92,6 +95,10 @@ class Solver(ABC):
 
         The moves may be the solver's own buffer, good until the next call. What is private is updated in place.
         """
+
+    def first_step(self, x0: Tensor, block: Block) -> FirstStep | None:
+        """Gradients at x0 for clients that take one step each from there, kept as factors; None: ``solve`` does it."""
+        return None
 
     def initial_y(self, client: int) -> Tensor:
         """y_i of a client that never took part; asked for only where the problem has a ``y_width``."""

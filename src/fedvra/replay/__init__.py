@@ -11,7 +11,8 @@ random numbers (dropout), buffers that change (BatchNorm in training), data that
 Every program is tried on a second batch against autograd before it is used.
 """
 
+from fedvra.replay.first import FirstStep, trace_first
 from fedvra.replay.program import Program, trace_block, trace_step
 from fedvra.replay.record import CannotReplayError
 
-__all__ = ["CannotReplayError", "Program", "trace_block", "trace_step"]
+__all__ = ["CannotReplayError", "FirstStep", "Program", "trace_block", "trace_first", "trace_step"]

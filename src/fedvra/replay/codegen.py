@@ -169,12 +169,16 @@ class Code:
         if moved != "[]":
             self.line(f"{self.bind(torch._foreach_add_, 'add_')}({moved}, {gradients}, alpha=-eta)")
 
-    def source(self) -> str:
-        body = "\n".join("        " + line for line in self.lines)
-        return f"def bind({', '.join(self.bound)}):\n    def step(rho, eta, c):\n{body}\n    return step\n"
+    def give(self, gradients: Sequence[Any]) -> None:
+        """End by returning the gradients, one per parameter: None, a tensor, or its two factors."""
+        self.line(f"return [{', '.join(map(self.name, gradients))}]")
 
-    def function(self) -> Callable[[Any, Any, Tensor | None], None]:
+    def source(self, arguments: str = "rho, eta, c") -> str:
+        body = "\n".join("        " + line for line in self.lines)
+        return f"def bind({', '.join(self.bound)}):\n    def step({arguments}):\n{body}\n    return step\n"
+
+    def function(self, arguments: str = "rho, eta, c") -> Callable[..., Any]:
         scope: dict[str, Any] = {}
-        exec(compile(self.source(), "<replay>", "exec"), scope)
-        step: Callable[[Any, Any, Tensor | None], None] = scope["bind"](**self.bound)
+        exec(compile(self.source(arguments), "<replay>", "exec"), scope)
+        step: Callable[..., Any] = scope["bind"](**self.bound)
         return step

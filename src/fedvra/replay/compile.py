@@ -20,7 +20,7 @@ _FROM_SHAPE = {"arange", "scalar_tensor", *_FILLS, *(f"{k}_like" for k in _FILLS
 class Compiled(NamedTuple):
     """A step as a function, as text, and all the tensors it is bound to."""
 
-    run: Callable[[Any, Any, Tensor | None], None]
+    run: Callable[..., Any]
     source: str
     tensors: list[Tensor]
     loss: Tensor
@@ -46,6 +46,36 @@ def compile_step(
         batch: the memory that inputs and targets are put into; ``loss`` what it came to.
         refresh: pairs (copy, master) to copy before anything else, for a network that computes in a lower precision.
     """
+    code, loss, products, others = _body(calls, x, parameters, gradients, batch, loss, refresh)
+    code.update(out, products, others)
+    return Compiled(code.function(), code.source(), tensors_in(list(code.bound.values())), loss)
+
+
+def compile_gradients(
+    calls: list[Call],
+    x: Tensor,
+    parameters: list[Tensor],
+    gradients: Sequence[Tensor | None],
+    batch: tuple[Tensor, Tensor],
+    loss: Tensor,
+) -> Compiled:
+    """The calls that matter, in place; the function returns each parameter's gradient: None, a tensor, or two factors."""
+    code, loss, products, others = _body(calls, x, parameters, gradients, batch, loss, [])
+    found: dict[int, Any] = {id(w): (a, b) for w, a, b in products} | {id(w): g for w, g in others}
+    code.give([found[id(w)] for w in parameters])
+    return Compiled(code.function(""), code.source(""), tensors_in(list(code.bound.values())), loss)
+
+
+def _body(
+    calls: list[Call],
+    x: Tensor,
+    parameters: list[Tensor],
+    gradients: Sequence[Tensor | None],
+    batch: tuple[Tensor, Tensor],
+    loss: Tensor,
+    refresh: list[tuple[Tensor, Tensor]],
+) -> tuple[Code, Tensor, list[Product], list[Plain]]:
+    """Code that computes all that the gradients need, where the loss comes out, and the gradients as products and others."""
     given = {memory(x), *map(memory, batch)}
     work = [c for c in calls if not c.is_view]
     for c in work:
@@ -62,8 +92,7 @@ def compile_step(
         kept = torch.empty_like(loss, requires_grad=False)
         code.line(f"{code.name(kept)}.copy_({code.name(loss)})")
         loss = kept
-    code.update(out, products, others)
-    return Compiled(code.function(), code.source(), tensors_in(list(code.bound.values())), loss.detach())
+    return code, loss.detach(), products, others
 
 
 def _updates(

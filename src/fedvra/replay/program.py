@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedvra.replay.compile import compile_step
-from fedvra.replay.record import CannotReplayError, Recorder, layout, parameter_views
+from fedvra.replay.record import Call, CannotReplayError, Recorder, layout, parameter_views
 
 Loss = Callable[[Any, Tensor], Tensor]
 
@@ -95,18 +95,27 @@ def trace_step(
     return program
 
 
-def trace_block(
-    module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, x: Tensor, out: Tensor | None = None
-) -> Program:
-    """The steps of M clients at once: batches [M, B, ...] and ``out`` [M, P].
-
-    x [P]: all stand at the same point (the first step of a round); the forward pass is one product over all clients' samples.
-    x [M, P]: each has its own parameters.
-    """
-    out = x if out is None else out
+def trace_block(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, x: Tensor) -> Program:
+    """The steps of M clients at once: batches [M, B, ...] and x [M, P], each client with its own parameters."""
     inputs, targets = inputs.clone(), targets.clone()
-    names, shapes = zip(*((n, p.shape) for n, p in module.named_parameters()), strict=True)
+    calls, leaves, gradients, losses, per_client = record_block(module, loss, inputs, targets, x)
+    compiled = compile_step(calls, x, x, leaves, gradients, (inputs, targets), losses, [])
+    program = Program(inputs, targets, *compiled)
+    _verify(program, x, lambda b, w: torch.cat([g.flatten(1) for g in per_client(leaves, b, w)[0]], 1))
+    return program
 
+
+Gradients = Callable[[list[Tensor], Tensor, Tensor], tuple[list[Tensor], Tensor]]
+
+
+def record_block(
+    module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, x: Tensor
+) -> tuple[list[Call], list[Tensor], list[Tensor], Tensor, Gradients]:
+    """Every client's gradient, recorded: at its own row of x [M, P], or (x [P]) at a point that all share.
+
+    Returns the calls, the parameters as views of x, the gradients, the losses [M], and the function that was recorded.
+    """
+    names, shapes = zip(*((n, p.shape) for n, p in module.named_parameters()), strict=True)
     state = _own_buffers(module, None)
 
     def objective(parameters: list[Tensor], batch: Tensor, wanted: Tensor) -> Tensor:
@@ -125,11 +134,7 @@ def trace_block(
         raise CannotReplayError(f"vmap: {error}") from error
     finally:
         fallback(True)
-    views = parameter_views(out, shapes)
-    compiled = compile_step(recorder.calls, x, out, views, gradients, (inputs, targets), losses, [])
-    program = Program(inputs, targets, *compiled)
-    _verify(program, out, lambda b, w: torch.cat([g.flatten(1) for g in per_client(leaves, b, w)[0]], 1))
-    return program
+    return recorder.calls, leaves, gradients, losses, per_client
 
 
 def _own_buffers(module: nn.Module, compute: torch.dtype | None) -> dict[str, Tensor]:
