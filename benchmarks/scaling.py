@@ -26,7 +26,7 @@ PICTURE = HERE.parent / "docs" / "images" / "scaling.png"
 
 def steps_per_second(workload: Workload, workers: int, rounds: int = 6) -> float:
     """Client-steps per second of FedVRA, the median over some rounds."""
-    federation = Federation(workload.experiment(fv.FedVRA(gamma=0.1, a=10), workload.data()), workers)
+    federation = Federation(workload.experiment(fv.FedVRA(gamma=0.1, a=10, d=10), workload.data()), workers)
     try:
         federation.round()
         seconds = []

@@ -66,7 +66,10 @@ def _measure(
 ) -> ClientsReport:
     started = time.perf_counter()
     federation = Federation(
-        workload.experiment(FedVRA(gamma=0.1, a=10), data), workers, memory_limit=memory_limit, state_folder=folder
+        workload.experiment(FedVRA(gamma=0.1, a=10, d=10), data),
+        workers,
+        memory_limit=memory_limit,
+        state_folder=folder,
     )
     try:
         seconds = []

@@ -20,7 +20,6 @@ from fedvra.engines.local import one_thread
 from fedvra.federation import Federation
 from fedvra.problems.base import SolverSettings
 
-
 WARM_UP_SECONDS = 2.0
 
 
