@@ -27,6 +27,13 @@ NAMES = {
     "train_loss": "Training loss",
     "stationarity_gap": "Stationarity gap",
     "pseudo_accuracy": "Accuracy of pseudo-labels",
+    "diagnostics/grad_norm2": "Squared norm of the gradient",
+    "diagnostics/variance_before": "Variance of clients' gradients",
+    "diagnostics/variance_after": "Variance after correction",
+    "diagnostics/xi": "Ξ: distance of duals to gradients",
+    "diagnostics/potential": "Potential of the theorem",
+    "diagnostics/drift": "Squared drift of clients",
+    "diagnostics/momentum": "Share of momentum in a step of x0",
 }
 """For people, where the name in the record needs more than its underscores taken out."""
 BOOKKEEPING = ("seconds", "bytes_", "local_steps")
@@ -109,8 +116,8 @@ def measures(groups: Sequence[Group]) -> list[dict[str, str]]:
 
 def label(name: str) -> str:
     """
-    >>> label("test_loss"), label("diagnostics/variance_before"), label("inertia")
-    ('Test loss', 'Variance before', 'Inertia')
+    >>> label("test_loss"), label("diagnostics/drift"), label("diagnostics/my_own"), label("inertia")
+    ('Test loss', 'Squared drift of clients', 'My own', 'Inertia')
     """
     return NAMES.get(name) or name.rpartition("/")[2].replace("_", " ").capitalize()
 

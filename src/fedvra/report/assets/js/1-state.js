@@ -96,7 +96,7 @@ function seconds(value, std = null) {
 function significant(value, digits = 3) {
   if (!Number.isFinite(value)) return "-";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(digits - 1);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return Number(value.toPrecision(digits)).toExponential().replace("e+", "e");
   return String(Number(value.toPrecision(Math.max(digits, Math.ceil(Math.log10(size + 1))))));
 }
 
@@ -109,6 +109,7 @@ function pair(mean, std, text = significant(mean)) {
 const percentText = ({ mean, std, runs }) => (runs > 1 ? `${pair(100 * mean, 100 * std, (100 * mean).toFixed(2))}%` : `${(100 * mean).toFixed(2)}%`);
 const roundsText = ({ mean, std, runs }) => (runs > 1 ? pair(mean, std, mean.toFixed(1)) : String(mean));
 const secondsText = ({ mean, std, runs }) => seconds(mean, runs > 1 ? std : null);
+const MAIN = ["test_accuracy", "test_loss", "train_loss"]; // the others are further measures
 const isAccuracy = (name) => name.endsWith("accuracy");
 
 const AXES = {

@@ -3,7 +3,7 @@ class Chart {
   constructor(measure, height) {
     this.measure = measure;
     this.height = height;
-    this.log = false;
+    this.log = !MAIN.includes(measure.name) && spansDecades(measure.name);
     this.heading = element("h3", { id: `plot-${measure.name}`, text: measure.label });
     const tool = (text, label, action) => element("button", { type: "button", text, title: label, "aria-label": label, onclick: action });
     this.logButton = tool("log", "Logarithmic axis", () => { this.log = !this.log; this.draw(); });
@@ -69,7 +69,7 @@ class Chart {
       legend: { show: false },
       scales: { x: { time: false, distr: view.logX ? 3 : 1 }, y: { distr: this.log ? 3 : 1, ...this.cropped() } },
       axes: [
-        { ...axis, label: AXES[view.axis].label, labelFont: axis.font, labelSize: 18, size: 30, gap: 3, labelGap: 0, space: 70,
+        { ...axis, label: AXES[view.axis].label, labelFont: axis.font, labelSize: 18, size: 30, gap: 3, labelGap: 0, space: view.axis === "round" ? 45 : 75,
           values: (u, ticks) => ticks.map((v) => (v === null ? "" : AXES[view.axis].tick(v))) },
         { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => (v === null ? "" : significant(v) + this.unit)) },
       ],
@@ -174,6 +174,12 @@ class Chart {
   }
 
   resize() { this.u.setSize({ width: Math.max(200, this.plot.clientWidth), height: this.height }); }
+}
+
+/** Whether a measure is positive throughout and goes through more than two powers of ten: then a straight axis hides most of it. */
+function spansDecades(name) {
+  const values = allGroups().flatMap((group) => group.series[name]?.mean ?? []);
+  return Math.min(...values) > 0 && Math.max(...values) > 100 * Math.min(...values);
 }
 
 /** The index whose value is nearest. */

@@ -73,7 +73,7 @@ function bytesRow(group) {
 function drawTime() {
   drawBars($("time-bars"), visibleGroups().filter((group) => group.seconds_per_round).map((group) => ({
     group, bars: [group.seconds_per_round], text: secondsText(group.seconds_per_round),
-    note: group.training ? `${Math.round(100 * group.training.mean)}% training, the rest testing` : "",
+    note: group.training ? `${Math.round(100 * group.training.mean)}% of it training` : "",
   })));
 }
 

@@ -59,8 +59,6 @@ function drawAxisChoice() {
   $("axis").replaceChildren(...possible.map((axis) => element("option", { value: axis, selected: axis === view.axis, text: names[axis] })));
 }
 
-const MAIN = ["test_accuracy", "test_loss", "train_loss"];
-
 function drawCharts() {
   const measures = union(shownExperiments().map((experiment) => experiment.measures));
   const main = measures.filter((measure) => MAIN.includes(measure.name)), others = measures.filter((measure) => !MAIN.includes(measure.name));
