@@ -173,14 +173,14 @@ class Worker:
         alphas, pulls = task.alpha[span].tolist(), {}
         for k, (row, alpha) in enumerate(zip(self._old_rows(duals, len(alphas)), alphas, strict=True)):
             h = rule.correction(row, lam, task.sigma)
-            for total, weights in weighted:
-                rule.add_first_moves_(total, x0, h, float(weights[k]), eta, 0.0)
             if duals is not None:
                 if alpha not in pulls:
                     pulls[alpha] = rule.dual_pull(x0, alpha, eta, task.decay)
                 lam_i = rule.first_dual(pulls[alpha], h, alpha, eta, out=self._new_row(duals, k))
                 first.add_row_(k, lam_i, alpha * eta)
                 self._write_row(duals, k, lam_i)
+            for total, weights in weighted:  # after the dual, which is still in the cache while its gradient is added
+                rule.add_first_moves_(total, x0, h, float(weights[k]), eta, 0.0)
 
     def _start_private(self, task: LocalTask, block: Block, span: slice) -> Private:
         """Copies of what the clients will change: the committed rows stay as they are until the reply is counted."""
