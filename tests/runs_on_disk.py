@@ -10,6 +10,7 @@ from typing import Any
 from fedvra.config import configure
 from fedvra.runs import RunFolder, RunSummary
 
+FEDVRA = {"set": {"gamma": 0.1, "a": 10, "d": 10}}
 OPTIONS = {"task": "digits", "clients": 20, "cohort": 5, "epochs": 1, "model": "linear", "targets": "50,90"}
 
 
@@ -28,7 +29,7 @@ def store(
         diagnostics: by round.
         vectors: of 1000 bytes, sent here and by the published protocol, up and as many down.
     """
-    config = configure(OPTIONS, {"rounds": max(1, len(accuracies))}, options)
+    config = configure(OPTIONS, {"algorithm": "fedvra", **FEDVRA}, {"rounds": max(1, len(accuracies))}, options)
     files = RunFolder(folder)
     folder.mkdir(parents=True)
     files.create(config)

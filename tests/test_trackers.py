@@ -19,6 +19,7 @@ from fedvra.trackers import TRACKERS
 from fedvra.trackers.base import Tracked
 
 SMALL = {"task": "digits", "rounds": 5, "clients": 20, "cohort": 5, "epochs": 1, "workers": 1, "model": "linear"}
+FEDVRA = {"algorithm": "fedvra", "set": {"gamma": 0.1, "a": 10, "d": 10}}
 Series = dict[str, dict[int, list[float]]]
 """By name, by round, every value the tracker holds: two where a round was logged twice."""
 
@@ -125,7 +126,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(out)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.delenv("WANDB_MODE", raising=False)
-        config = configure({**SMALL, "checkpoint_every": 2, "track": "tensorboard,wandb,mlflow"})
+        config = configure({**SMALL, **FEDVRA, "checkpoint_every": 2, "track": "tensorboard,wandb,mlflow"})
         stopped_and_resumed(config, out / "run")
     return out / "run"
 
@@ -197,7 +198,9 @@ def test_a_run_that_diverges_is_a_failure_to_mlflow(tmp_path: Path, monkeypatch:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path / 'mlruns'}")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    wild = configure({**SMALL, "rounds": 40, "model": "mlp", "set": {"a": 5000}, "track": "mlflow"})
+    wild = configure(
+        {**SMALL, "rounds": 40, "model": "mlp", "set": {"gamma": 0.1, "a": 5000, "d": 10}, "track": "mlflow"}
+    )
     assert execute(wild, tmp_path / "run").status == "diverged"
     assert mlflow_run(tmp_path / "run")[1].info.status == "FAILED"
 

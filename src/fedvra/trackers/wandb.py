@@ -17,7 +17,7 @@ class WeightsAndBiases(Tracker):
     """Nothing is sent unless the environment says WANDB_MODE=online.
 
     A run that goes on writes a further offline folder under the same id: both go to one run when they are synced, in order and
-    the later ones with ``--append``.
+    the later ones appended.
     """
 
     extra = "wandb"
