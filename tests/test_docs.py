@@ -35,6 +35,8 @@ from fedvra.config import configure
 from fedvra.data.partitions import parse_partition
 from fedvra.data.sources import is_stored
 from fedvra.models import MODELS
+from fedvra.reproduce.plan import plan
+from fedvra.reproduce.recipe import load
 from fedvra.rule import Totals
 from fedvra.samplers import parse_sampler
 from fedvra.settings import settings_of
@@ -155,6 +157,12 @@ def parsed(words: list[str]) -> None:
         return
     assert not isinstance(command, click.Group)
     values = command.make_context("", list(words)).params
+    if "recipe" in values:
+        if values["recipe"] in ("all", "mine.yaml"):
+            return
+        only = values["only"].split(",") if values["only"] else []
+        plan(load(values["recipe"]), int(values["seeds"] or 1), int(values["rounds"] or 1), only)
+        return
     if "seeds" in values:
         parse_seeds(values.pop("seeds"))
     if "algorithms" in values:

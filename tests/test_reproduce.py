@@ -477,10 +477,26 @@ def test_a_page_shows_the_table(done: Path, tmp_path: Path) -> None:
     assert "has no lines <!-- tiny --> and <!-- /tiny -->" in refused.output
 
 
+def test_all_that_there_is(somewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_recipe(tmp_path, name="one")
+    borrowed = {"name": "b", "title": "Borrowed", "use": "one/plain"}
+    write_recipe(
+        tmp_path, {name: TINY[name] for name in ("title", "says", "seeds", "rounds")} | {"cases": [borrowed]}, "two"
+    )
+    write_recipe(tmp_path, changed(common={**TINY["common"], "lr": 0.07}), name="three")
+    monkeypatch.setattr(recipes, "folder", lambda: tmp_path)
+    (tmp_path / "page.md").write_text("<!-- one -->\n<!-- /one -->\n")
+    arguments = ("--no-run", "--runs", somewhere, "--out", tmp_path / "out", "--page", tmp_path / "page.md", "--json")
+    result = fedvra("all", *arguments)
+    assert [each["recipe"] for each in json.loads(result.stdout)] == ["one", "two"]
+    assert json.loads((tmp_path / "out" / "two.json").read_text())["runs"] == []  # they are in one.json
+    assert "FedAvg" in (tmp_path / "page.md").read_text()
+
+
 def test_what_is_missing_is_said(done: Path, tmp_path: Path) -> None:
     some = fedvra(done / "tiny.yaml", "--no-run", "--runs", done / "out", "--seeds", "5", "--out", tmp_path)
     assert some.exit_code == 0, some.output
-    assert "6 of 10 runs are not there yet." in some.output
+    assert "6 of the recipe's 10 runs have not been made." in some.output
 
 
 def test_an_estimate_grows_with_the_work(done: Path) -> None:

@@ -60,11 +60,11 @@ def command(
       fedvra reproduce table3 --quick
       fedvra reproduce table3 --out results
       fedvra reproduce table2 --only noniid/fedvra,noniid/feddyn --seeds 1 --rounds 200
-      fedvra reproduce table3 --no-run --runs docs/results
+      fedvra reproduce all --no-run --runs docs/results --out again
     """
     from fedvra.display import make_console
     from fedvra.engines.local import resolve_workers
-    from fedvra.reproduce.driver import Request, reproduce
+    from fedvra.reproduce.driver import Request, reproduce, with_runs
     from fedvra.reproduce.recipe import load, names
     from fedvra.runs import finite
     from fedvra.values import whole
@@ -83,7 +83,10 @@ def command(
     )
     console = make_console(stderr=as_json)
     printed: list[dict[str, Any]] = []
-    for each in [load(name) for name in (names() if recipe == "all" else [recipe])]:
+    chosen = [load(name) for name in (names() if recipe == "all" else [recipe])]
+    if recipe == "all" and no_run:
+        chosen = [each for each in chosen if with_runs(each, request)]
+    for each in chosen:
         result = reproduce(each, request, console)
         if as_json:
             printed.append(result.to_dict())

@@ -83,6 +83,12 @@ def reproduce(recipe: Recipe, request: Request, console: Console) -> Result:
     return result
 
 
+def with_runs(recipe: Recipe, request: Request) -> bool:
+    """Whether there is any run for it already."""
+    cache = _cache(request)
+    return any(cache.best(each.config) for each in request.of(recipe))
+
+
 def announcement(recipe: Recipe, wanted: list[Wanted], missing: list[Wanted], expected: Estimate, jobs: int) -> str:
     """What is about to happen, in one line."""
     there = len(_distinct(wanted)) - len(missing)

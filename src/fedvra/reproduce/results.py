@@ -49,7 +49,9 @@ class Result:
     def notes(self) -> list[str]:
         """What a reader of the table has to know."""
         lacking = (
-            f"{self.missing} of {self.missing + len(self.found)} runs are not there yet." if self.missing else None
+            f"{self.missing} of the recipe's {self.missing + len(self.found)} runs have not been made."
+            if self.missing
+            else None
         )
         return [note for note in (self.table.score(), lacking) if note]
 
@@ -87,7 +89,12 @@ class Result:
         return [data, text] if drawn is None else [data, text, drawn]
 
     def into_page(self, page: Path) -> None:
-        """Replace what a Markdown page has between ``<!-- NAME -->`` and ``<!-- /NAME -->`` by the table and its notes."""
+        """Replace what a Markdown page has between ``<!-- NAME -->`` and ``<!-- /NAME -->`` by the table and its notes.
+
+        A figure drawn from the runs of tables has no table of its own.
+        """
+        if all(case.of for case in self.recipe.cases):
+            return
         text = page.read_text(encoding="utf-8")
         begin, end = (f"<!-- {slash}{self.recipe.name} -->" for slash in ("", "/"))
         before, found, rest = text.partition(f"{begin}\n")
