@@ -108,17 +108,18 @@ def test_other_instances_of_fedvra() -> None:
     [
         (fv.FedAvg(), {}, "no duals"),
         (fv.Scaffold(), {}, "sigma = 1"),
-        (fv.FedVRA(gamma=0.0), {}, "no duals"),
-        (fv.FedVRA(gamma=200.0, d=0), {}, "d = 0"),
-        (fv.FedVRA(gamma=200.0), {"lr": 0.1}, "gamma\\*lr must not exceed 1"),
+        (fv.FedVRA(gamma=0.0, a=10), {}, "no duals"),
+        (fv.FedVRA(), {}, "adapts its stepsizes"),
+        (fv.FedVRA(gamma=200.0, a=10, d=0), {}, "d = 0"),
+        (fv.FedVRA(gamma=200.0, a=10), {"lr": 0.1}, "gamma\\*lr must not exceed 1"),
         (fv.FedPD(gamma=200.0, skip=0.5), {"sampler": fv.Full()}, "skips communication"),
-        (fv.FedVRA(gamma=200.0), {"sampler": fv.Cyclic(2)}, "independent draws"),
-        (fv.FedVRA(gamma=200.0), {"sampler": fv.PowerOfChoice(2, 4)}, "independent draws"),
-        (fv.FedVRA(gamma=[[200.0] * N] * 15 + [[300.0] * N] * 15), {}, "gamma changes"),
-        (fv.FedVRA(gamma=200.0), {"lr": np.linspace(1e-5, 1e-4, 30)[:, None].repeat(N, 1)}, "eta changes"),
-        (fv.FedVRA(gamma=200.0), {"work": fv.Steps([0, 1, 1, 1, 1, 1])}, "no local steps"),
-        (fv.FedVRA(gamma=200.0), {"problem": fv.Quadratic(-A, B)}, "not bounded below"),
-        (fv.FedVRA(gamma=200.0), {"sampler": fv.Replay([[0, 1]] * 30, [[0.5, 0.2]] * 30)}, "not known"),
+        (fv.FedVRA(gamma=200.0, a=10), {"sampler": fv.Cyclic(2)}, "independent draws"),
+        (fv.FedVRA(gamma=200.0, a=10), {"sampler": fv.PowerOfChoice(2, 4)}, "independent draws"),
+        (fv.FedVRA(gamma=[[200.0] * N] * 15 + [[300.0] * N] * 15, a=10), {}, "gamma changes"),
+        (fv.FedVRA(gamma=200.0, a=10), {"lr": np.linspace(1e-5, 1e-4, 30)[:, None].repeat(N, 1)}, "eta changes"),
+        (fv.FedVRA(gamma=200.0, a=10), {"work": fv.Steps([0, 1, 1, 1, 1, 1])}, "no local steps"),
+        (fv.FedVRA(gamma=200.0, a=10), {"problem": fv.Quadratic(-A, B)}, "not bounded below"),
+        (fv.FedVRA(gamma=200.0, a=10), {"sampler": fv.Replay([[0, 1]] * 30, [[0.5, 0.2]] * 30)}, "not known"),
     ],
 )
 def test_what_the_theorem_does_not_speak_of(algorithm: fv.Algorithm, changes: dict[str, Any], reason: str) -> None:
@@ -128,12 +129,12 @@ def test_what_the_theorem_does_not_speak_of(algorithm: fv.Algorithm, changes: di
 
 
 def test_lost_replies_lower_the_probability() -> None:
-    some, all_ = checked(fv.FedVRA(gamma=200.0), drop=0.25), checked(fv.FedVRA(gamma=200.0))
+    some, all_ = checked(fv.FedVRA(gamma=200.0, a=10), drop=0.25), checked(fv.FedVRA(gamma=200.0, a=10))
     assert some.settings.p.max() == pytest.approx(0.75 * all_.settings.p.max())
 
 
 def test_many_clients_are_sampled_and_it_is_said() -> None:
-    found = checked(fv.FedVRA(gamma=200.0), clients=4)
+    found = checked(fv.FedVRA(gamma=200.0, a=10), clients=4)
     assert len(found.clients) == 4
     assert any("4 of the 6 clients" in note for note in found.notes)
     assert found.to_dict()["clients_looked_at"] == 4
@@ -269,6 +270,11 @@ def test_bad_usage(words: list[str], says: str) -> None:
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     assert "there is no run in" in ask(str(tmp_path), code=2)
+
+
+def test_arguments_of_simulate_that_decide_nothing_are_refused() -> None:
+    with pytest.raises(fv.UsageError, match="no argument of check 'workers'"):
+        checked(fv.FedVRA(), workers=2)
 
 
 def test_quantiles() -> None:

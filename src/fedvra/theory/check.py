@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedvra.algorithms.base import Algorithm
 from fedvra.checks import check_whole
-from fedvra.cohort import Floats, Ints, Setting
+from fedvra.cohort import Floats, Ints
 from fedvra.diagnostics import Spread, participation, points_of
 from fedvra.engines.local import one_thread
-from fedvra.errors import UsageError
+from fedvra.errors import UsageError, unknown_name
 from fedvra.federation import Federation
+from fedvra.memory import Adaptive
 from fedvra.planning import Experiment
-from fedvra.problems.base import Problem
 from fedvra.problems.oracle import Oracle, Point
-from fedvra.samplers import Availability, Cyclic, Replay, Sampler
+from fedvra.samplers import Availability, Cyclic, Replay
 from fedvra.samplers.base import random_subset
 from fedvra.streams import Purpose, stream
 from fedvra.theory.conditions import Condition
@@ -30,7 +29,6 @@ from fedvra.theory.estimates import Estimates, estimate
 from fedvra.theory.stepsizes import read_stepsizes
 from fedvra.theory.theorem1 import Theorem1
 from fedvra.theory.theorem2 import Theorem2
-from fedvra.work import Work
 
 CLIENTS = 20
 """Looked at, where there are more."""
@@ -41,25 +39,12 @@ ROUNDS = 50
 
 
 def check(
-    algorithm: Algorithm,
-    *,
-    problem: Problem,
-    sampler: Sampler,
-    work: Work,
-    rounds: int,
-    data: Any = None,
-    lr: Setting = 0.01,
-    batch_size: int | None = None,
-    seed: int = 0,
-    weights: Any = "equal",
-    x_init: Tensor | None = None,
-    drop: float = 0.0,
-    clients: int = CLIENTS,
-    samples: int | None = SAMPLES,
+    algorithm: Algorithm, *, rounds: int, clients: int = CLIENTS, samples: int | None = SAMPLES, **run: Any
 ) -> Coverage:
     """Whether the run that :func:`fedvra.simulate` would make of these arguments is covered by the paper's theorems.
 
     Args:
+        run: problem, sampler, work, data, lr and what else decides the numbers of a run.
         clients: look at so many at most.
         samples: of each, for its curvature; None takes all.
 
@@ -73,10 +58,12 @@ def check(
     >>> check(fv.FedVRA(gamma=float(better.gamma[0]), a=3, d=1.5), lr=float(better.eta[0]), **run)
     <Theorem 1 covers FedVRA>
     """
-    experiment = Experiment(
-        algorithm, problem, sampler, work, data, lr, batch_size, seed, weights,
-        None if x_init is None else torch.as_tensor(x_init), drop,
-    )  # fmt: skip
+    known = [field.name for field in fields(Experiment)]
+    for name in run:
+        if name not in known:
+            raise unknown_name("argument of check", name, known)
+    start = run.get("x_init")
+    experiment = Experiment(algorithm, **{**run, "x_init": None if start is None else torch.as_tensor(start)})
     return examine(experiment, rounds, clients, samples)
 
 
@@ -181,6 +168,10 @@ def _settings(federation: Federation, clients: Ints, rounds: int) -> tuple[Setti
         for name, values in (("gamma", found.gamma), ("a", found.a), ("d", found.d)):
             rows[name].append(values)
     tables = {name: np.array(values) for name, values in rows.items()}
+    if isinstance(experiment.algorithm, Adaptive) and experiment.algorithm.adapts:
+        reasons.append(
+            f"{label} adapts its stepsizes as it goes, and the theorem keeps them; here are those of its start."
+        )
     for name in ("gamma", "eta"):
         if len(tables[name]) and np.ptp(tables[name], axis=0).any():
             reasons.append(f"{name} changes over the rounds, and the theorem keeps it.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,3 +111,43 @@ def descent_factor(linear: float, square: float) -> float:
     if linear + square <= 1:
         return 1.0
     return float(linear + np.sqrt(linear**2 + 4 * square)) / 2 * (1 + 1e-9)
+
+
+class Setting(ABC):
+    """What the settings of both theorems have in common; arrays over the clients [N], or rounds and clients [R, N]."""
+
+    gamma: Any
+    eta: Any
+    a: Any
+    d: Any
+    steps: Any
+    omega: Any
+
+    @abstractmethod
+    def conditions(self) -> list[Condition]:
+        """Of the theorem, as printed and, where that is something else, as its proof needs them."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether every condition does, printed and proved."""
+        return all(condition.holds for condition in self.conditions())
+
+    @property
+    def beta(self) -> float:
+        """1 / sum_i omega_i*gamma_i."""
+        return 1 / float(self.omega @ self.gamma)
+
+    @property
+    def c1(self) -> Floats:
+        """C_1 = (a + d)*gamma*eta*Q~."""
+        return np.asarray((self.a + self.d) * self.pull)
+
+    @property
+    def c2(self) -> Floats:
+        """C_2 = a*gamma*eta*Q~: the share of the fresh gradient in the new dual."""
+        return np.asarray(self.a * self.pull)
+
+    @property
+    def pull(self) -> Floats:
+        """gamma*eta*Q~ = 1 - (1 - gamma*eta)^Q."""
+        return np.asarray(self.gamma * self.eta * discounted_steps(self.gamma, self.eta, self.steps))

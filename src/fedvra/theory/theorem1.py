@@ -11,6 +11,7 @@ from fedvra.cohort import Floats
 from fedvra.errors import require
 from fedvra.theory.conditions import (
     Condition,
+    Setting,
     descent_factor,
     discounted_steps,
     local_spread,
@@ -22,7 +23,7 @@ BY_ROUND = ("p", "a", "d", "steps")
 
 
 @dataclass(frozen=True, eq=False)
-class Theorem1:
+class Theorem1(Setting):
     r"""A run of FedVRA under the paper's Theorem 1.
 
     Args:
@@ -115,21 +116,6 @@ class Theorem1:
     # -- the paper's quantities ----------------------------------------------------------------------------------------
 
     @property
-    def beta(self) -> float:
-        """1 / sum_i omega_i*gamma_i."""
-        return 1 / float(self.omega @ self.gamma)
-
-    @property
-    def c1(self) -> Floats:
-        """C_1 = (a + d)*gamma*eta*Q~, [R, N]."""
-        return np.asarray((self.a + self.d) * self._pull)
-
-    @property
-    def c2(self) -> Floats:
-        """C_2 = a*gamma*eta*Q~, [R, N]: the share of the fresh gradient in the new dual."""
-        return np.asarray(self.a * self._pull)
-
-    @property
     def pace(self) -> Floats:
         """The least p*C_2 of each client over the rounds, [N]: how fast its dual is sure to follow its gradient."""
         return np.asarray((self.p * self.c2).min(0))
@@ -150,11 +136,6 @@ class Theorem1:
             Condition("eta, pull", "gamma eta <= 1", gamma * eta, one),
             Condition("eta, a and d", "C1 = (a+d) gamma eta Q~ <= 1", self.c1.max(0), one),
         ]
-
-    @property
-    def holds(self) -> bool:
-        """Whether every condition does, printed and proved."""
-        return all(condition.holds for condition in self.conditions())
 
     @staticmethod
     def dual_weight(beta: float, pace: Floats) -> Floats:
@@ -205,11 +186,6 @@ class Theorem1:
         p, C1, C2 = (float(values.flat[0]) for values in (self.p, self.c1, self.c2))
         both = p * (C1 + C2)
         return 36 * gap / (self.beta * both * rounds) + (180 / both + 45 + 45 / 4 * p * C1) * noise
-
-    @property
-    def _pull(self) -> Floats:
-        """gamma*eta*Q~ = 1 - (1 - gamma*eta)^Q, [R, N]."""
-        return np.asarray(self.gamma * self.eta * discounted_steps(self.gamma, self.eta, self.steps))
 
     def _descent(self) -> tuple[float, float]:
         """The parts, linear and quadratic in 1/gamma, of what moving x0 costs the potential, over what it gains."""

@@ -11,8 +11,8 @@ from fedvra.cohort import Floats
 from fedvra.errors import require
 from fedvra.theory.conditions import (
     Condition,
+    Setting,
     descent_factor,
-    discounted_steps,
     local_spread,
     read_settings,
     weights,
@@ -20,7 +20,7 @@ from fedvra.theory.conditions import (
 
 
 @dataclass(frozen=True, eq=False)
-class Theorem2:
+class Theorem2(Setting):
     r"""The setting of FedVRA-U in one round, under the paper's Theorem 2 (exact gradients: :math:`\sigma = 0`).
 
     Args:
@@ -79,28 +79,13 @@ class Theorem2:
         bounds = [condition.left for condition in draft.conditions() if condition.name.startswith("lr_y")]
         return cls(L, p, gamma, draft.eta, a, d, steps, (1 - 1e-7) / np.maximum(*bounds), steps_y, omega)
 
-    @property
-    def beta(self) -> float:
-        """1 / sum_i omega_i*gamma_i."""
-        return 1 / float(self.omega @ self.gamma)
-
-    @property
-    def c1(self) -> Floats:
-        """C_1 = (a + d)*gamma*eta*Q~."""
-        return np.asarray((self.a + self.d) * self._pull)
-
-    @property
-    def c2(self) -> Floats:
-        """C_2 = a*gamma*eta*Q~: the share of the fresh gradient in the new dual."""
-        return np.asarray(self.a * self._pull)
-
     def conditions(self) -> list[Condition]:
         L, p, C2, ones = self.L, self.p, self.c2, np.ones_like(self.L)
         with np.errstate(divide="ignore", invalid="ignore"):
             penalty = L / 2 + 9 * L / (p * C2 * np.sqrt(np.maximum(1 - p, 0)))
             printed = L + 4 * self.beta * self.steps_y * L**2 * (1 + 400 / C2**2)
             proved = L + 2 * self._y_curvature
-        discounted = self._pull / (self.gamma * self.eta)
+        discounted = self.pull / (self.gamma * self.eta)
         spread = local_spread(self.gamma, self.eta, self.steps)
         return [
             Condition("participation", "p < 1", p, np.nextafter(ones, 0)),
@@ -120,11 +105,6 @@ class Theorem2:
             Condition("lr_y, as printed", "L + 4 beta Q_y L^2 (1 + 400/C2^2) <= 1/eta_y", printed, 1 / self.lr_y),
             Condition("lr_y, as proved", "L + 2 V <= 1/eta_y", proved, 1 / self.lr_y),
         ]
-
-    @property
-    def holds(self) -> bool:
-        """Whether every condition does, printed and proved."""
-        return all(condition.holds for condition in self.conditions())
 
     @staticmethod
     def dual_weight(beta: float, p: Floats, c2: Floats) -> Floats:
@@ -151,11 +131,6 @@ class Theorem2:
         y = gap_y / (p / (2 * self.lr_y))
         x = 2 / beta**2 / (1 / (4 * beta))
         return float(max(duals.max(), y.max(), x))
-
-    @property
-    def _pull(self) -> Floats:
-        """gamma*eta*Q~ = 1 - (1 - gamma*eta)^Q."""
-        return np.asarray(self.gamma * self.eta * discounted_steps(self.gamma, self.eta, self.steps))
 
     def _descent(self) -> tuple[float, float]:
         """The parts, linear and quadratic in 1/gamma, of what moving x0 costs the potential, over what it gains."""
