@@ -320,7 +320,7 @@ def test_the_table_says_what_was_measured_and_marks_what_differs(tiny: Recipe) -
         tiny, fedavg=[stored(10, 15, 98, 99.6), stored(10, 30, 98, 99.2)], fedvra=[stored(25, 100, 99, 98)]
     )
     assert table.markdown().splitlines() == [
-        "| case | algorithm | seeds | rounds | accuracy % | paper | to 20% | paper | to 100% | paper |",
+        "| case | algorithm | seeds | rounds | last round % | paper | to 20% | paper | to 100% | paper |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         "| Non-IID | FedAvg | 2 | 4 | 99.40 ± 0.28 | 99.00 ± 0.10 | 2.5 ± 0.7 * | 40 | >4 | >4 |",
         "| Non-IID | FedVRA, a = 2 | 1 | 4 | 98.00 |  | 1.0 |  | 2.0 |  |",

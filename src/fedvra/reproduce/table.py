@@ -36,6 +36,8 @@ ROUNDS_APART = 0.15
 POINTS_APART = 0.5
 MARK = " *"
 ACCURACY = "accuracy"
+READ_AS: dict[Reading, str] = {"final": "last round %", "best": "best round %", "last10": "last ten rounds %"}
+"""Heads of the columns of accuracies."""
 
 Verdict = Literal["within", "off", "open"]
 
@@ -168,7 +170,7 @@ class ResultTable:
             shown = ["-" if value is None else f"{value:.2f}" for value in line.readings.values()]
             rows.append([line.case_title, line.label, *shown, paper.text(2)])
         rows.append(["mean distance", "", *(f"{statistics.fmean(each):.3f}" for each in far.values() if each), ""])
-        header = ["case", "algorithm", "last round", "best round", "mean of last ten", "paper"]
+        header = ["case", "algorithm", *READ_AS.values(), "paper"]
         lines_of_text = [header, ["---"] * len(header), *rows]
         return "".join(f"| {' | '.join(cells)} |\n" for cells in lines_of_text)
 
@@ -179,7 +181,8 @@ class ResultTable:
         beside = any(cell.paper for line in lines for cell in line.cells.values())
         header = ["case", "algorithm", "seeds", "rounds"]
         for column in columns:
-            header += ["accuracy %" if column == ACCURACY else f"to {column}%"] + (["paper"] if beside else [])
+            header += [READ_AS[self.recipe.accuracy] if column == ACCURACY else f"to {column}%"]
+            header += ["paper"] if beside else []
         rows = []
         for line in lines:
             note = f" [{line.diverged} diverged]" if line.diverged else ""
