@@ -128,7 +128,8 @@ def _proposed(coverage: Coverage, proposal: Any) -> list[str]:
     found = settings_of(proposal)
     plain = all(isinstance(value, float) for value in found.values())
     shown = ", ".join(f"{name} = {_setting(value)}" for name, value in found.items())
-    lines = [f"Covered would be, with the same sampling and local work (appendix B): FedVRA with {shown}"]
+    how = "FedVRA, by appendix B," if coverage.theorem == 1 else "FedVRA-U"
+    lines = [f"Covered would be, with the same sampling and local work: {how} with {shown}"]
     if plain and "lr_y" not in found:
         sets = " ".join(f"--set {name}={found[name]:.6g}" for name in ("gamma", "a", "d"))
         lines.append(f"  as options: {sets} --lr {found['eta']:.6g}")
