@@ -16,6 +16,7 @@ import torch
 
 import fedvra as fv
 from fedvra.algorithms import REGISTRY
+from fedvra.policies import auto
 from harness import TOLERANCE, deviation, duals, simulate, trajectory
 from quadratics import Array, Case, case, unequal_weights
 
@@ -37,6 +38,8 @@ def perturbed(cls: type[fv.Algorithm]) -> Iterator[tuple[str, fv.Algorithm]]:
         value = getattr(default, field.name)
         if get_origin(hints[field.name]) is Literal:
             others: list[Any] = [option for option in get_args(hints[field.name]) if option != value]
+        elif value is auto:
+            others = [0.5]
         elif callable(value):
             others = [lambda cohort, value=value: 1.1 * np.asarray(value(cohort))]
         else:
@@ -82,9 +85,9 @@ BY_PROBABILITY = [
     fv.FedProx(averaging="unbiased"),
     fv.Scaffold(),
     fv.FedDyn(),
-    fv.FedVRA(),
+    fv.FedVRA(gamma=0.1, a=10),
 ]
-WITHOUT = [fv.FedAvg(), fv.FedProx(), fv.FedNova(), fv.FedADMM(), fv.FedVRA(d=2)]
+WITHOUT = [fv.FedAvg(), fv.FedProx(), fv.FedNova(), fv.FedADMM(), fv.FedVRA(gamma=0.1, a=10, d=2)]
 
 
 @pytest.mark.parametrize("algorithm", BY_PROBABILITY, ids=repr)

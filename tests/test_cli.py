@@ -135,7 +135,7 @@ def test_a_runs_config_is_a_config_file(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverges_exits_with_1(tmp_path: Path) -> None:
-    wild = ["--rounds", "60", "--set", "a=1000", "--model", "mlp"]
+    wild = ["--rounds", "60", "--set", "gamma=0.1", "--set", "a=1000", "--model", "mlp"]
     result = fedvra("run", "digits", *SMALL, *wild, "--out", tmp_path / "run", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["status"] == "diverged"
@@ -163,10 +163,13 @@ def test_compare_for_programs(tmp_path: Path) -> None:
 
 def test_compare_exits_with_1_only_where_nothing_finished(tmp_path: Path) -> None:
     wild = [*SMALL, "--rounds", "60", "--model", "mlp", "--eval-every", "10"]
-    assert fedvra("compare", "digits", *wild, "--algorithms", "fedvra:a=1000", "--out", tmp_path / "1").exit_code == 1
-    both = fedvra("compare", "digits", *wild, "--algorithms", "fedvra:a=1000,fedavg", "--out", tmp_path / "2")
+    assert (
+        fedvra("compare", "digits", *wild, "--algorithms", "fedvra:gamma=0.1,a=1000", "--out", tmp_path / "1").exit_code
+        == 1
+    )
+    both = fedvra("compare", "digits", *wild, "--algorithms", "fedvra:gamma=0.1,a=1000,fedavg", "--out", tmp_path / "2")
     assert both.exit_code == 0
-    assert "FedVRA (a=1000) [diverged]" in both.stdout
+    assert "FedVRA (gamma=0.1, a=1000) [diverged]" in both.stdout
 
 
 def test_compare_takes_the_config_of_a_run(tmp_path: Path) -> None:
@@ -208,7 +211,7 @@ def test_algorithms_lists_all_of_them() -> None:
         assert not set("\\`") & set(each["description"])
         assert each["reference"]
     fedvra_ = next(each for each in listed if each["name"] == "fedvra")
-    assert fedvra_["parameters"] == {"gamma": 0.1, "a": 10, "d": "1/p"}
+    assert fedvra_["parameters"] == {"gamma": "auto", "a": "auto", "d": "auto"}
 
 
 def test_data_list() -> None:

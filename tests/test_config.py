@@ -13,7 +13,7 @@ import fedvra as fv
 from fedvra.algorithms import REGISTRY
 from fedvra.config import OPTIONS, RunConfig, build, configure, read_config
 from fedvra.errors import UsageError
-from fedvra.policies import inverse_p
+from fedvra.policies import auto, inverse_p
 from fedvra.settings import make_algorithm, settings_of, written
 from fedvra.tasks import TASKS
 
@@ -29,7 +29,7 @@ def test_defaults_are_the_papers_mnist_experiment() -> None:
     plain = configure({"task": "mnist"}).to_dict()
     paper = {
         "algorithm": "fedvra",
-        "set": {"gamma": 0.1, "a": 10, "d": "1/p"},
+        "set": {"gamma": "auto", "a": "auto", "d": "auto"},
         "rounds": 100,
         "clients": 100,
         "cohort": 10,
@@ -47,7 +47,7 @@ def test_defaults_are_the_papers_mnist_experiment() -> None:
 
 
 def test_a_task_has_its_own_defaults() -> None:
-    assert configure({"task": "cifar10"}).set["a"] == 7
+    assert configure({"task": "mnist-ssl"}).set["d"] == 15
     assert configure({"task": "cifar10"}).model == "cnn"
     assert configure({"task": "cifar10", "algorithm": "feddyn"}).set == {"alpha": 0.1}
     assert (digits().clients, digits().cohort) == (50, 10)
@@ -73,7 +73,7 @@ def test_epochs_and_steps_replace_each_other() -> None:
 
 def test_hyper_parameters_add_up_over_layers() -> None:
     config = configure({"task": "digits", "set": {"gamma": 0.2, "a": 3}}, {"set": ["a=4"]})
-    assert config.set == {"gamma": 0.2, "a": 4, "d": inverse_p}
+    assert config.set == {"gamma": 0.2, "a": 4, "d": auto}
 
 
 def test_hyper_parameters_belong_to_their_algorithm() -> None:
@@ -104,6 +104,8 @@ def test_yaml_holds_everything(task: str, algorithm: str, tmp_path: Path) -> Non
         {"batch_size": "full"},
         {"weights": "0.5,0.25,0.25", "clients": 3, "cohort": 2},
         {"set": {"gamma": 1e-05, "a": [1, 2, 3], "d": "1/p"}},
+        {"set": {"gamma": 0.1, "a": "10:5@100:2.5@300", "d": "auto"}},
+        {"set": {"gamma": 0.1, "a": "remark1", "d": "1/p"}},
         {"targets": "50,97.5", "data": "somewhere", "workers": 2, "drop": 0.1},
         {"lr": 1e-9},
         {"state_memory": "1.5GiB", "state_dtype": "bfloat16", "state_folder": "somewhere"},
@@ -118,7 +120,7 @@ def test_yaml_round_trip_of_other_values(options: dict[str, Any]) -> None:
 def test_yaml_is_plain() -> None:
     plain = yaml.safe_load(digits(batch_size="full").to_yaml())
     assert plain["batch_size"] == "full"
-    assert plain["set"]["d"] == "1/p"
+    assert plain["set"] == {"gamma": "auto", "a": "auto", "d": "auto"}
     assert "steps" not in plain
 
 

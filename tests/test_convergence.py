@@ -25,7 +25,7 @@ ETA = 1.0
 CURVATURE = (0.05, 0.2)
 """Of the order of the default gamma = 0.1, where the primal-dual methods are meant to be used: eta*L*Q <= 1 throughout."""
 
-SETTINGS: dict[str, dict[str, float]] = {"fedvra": {"a": 2}, "fedvra-u": {"gamma": 0.1, "a": 2}}
+SETTINGS: dict[str, dict[str, float]] = {"fedvra-u": {"gamma": 0.1, "a": 2}}
 """Where the default does not suit the problem: a = 10 is for the tiny eta*gamma*Q~ of training a network (Remark 1)."""
 
 

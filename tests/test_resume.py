@@ -107,7 +107,7 @@ def test_a_run_that_has_ended_says_so(whole: Path) -> None:
 
 
 def test_so_does_one_that_diverged(tmp_path: Path) -> None:
-    execute(small(rounds=60, set={"a": 1000}, model="mlp"), tmp_path / "run")
+    execute(small(rounds=60, set={"gamma": 0.1, "a": 1000}, model="mlp"), tmp_path / "run")
     shown = fedvra("resume", tmp_path / "run", "--rounds", "100")
     assert shown.exit_code == 1
     assert "diverged after round" in shown.stdout

@@ -108,7 +108,7 @@ def strict_json(text: str) -> Any:
 
 def test_divergence_ends_the_run_and_leaves_what_it_wrote(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    summary = execute(small(rounds=60, set={"a": 1000}, model="mlp"), folder.path)
+    summary = execute(small(rounds=60, set={"gamma": 0.1, "a": 1000}, model="mlp"), folder.path)
     assert summary.status == "diverged"
     assert summary.message is not None
     assert "diverged in round" in summary.message

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedvra.durable import intact_snapshots, save_snapshot, snapshots
 from fedvra.errors import FedvraError
 from fedvra.federation import Federation
+from fedvra.memory import Memory
 
 SHARD_BYTES = 64 << 20
 """Client rows are written in files of about this size; saving takes about three times as much memory."""
@@ -67,6 +68,7 @@ def _files(federation: Federation) -> Iterator[tuple[str, dict[str, Tensor]]]:
         "lam": state.lam,
         "took_part": torch.from_numpy(took_part),
         "counts": torch.from_numpy(state.counts[took_part]),
+        **state.memory.tensors(),
     }
     if state.aux is not None:
         server["aux"] = state.aux
@@ -91,6 +93,7 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
     device = state.x0.device
     state.round, state.x0, state.lam = manifest["round"], server["x0"].to(device), server["lam"].to(device)
     state.aux = server["aux"].to(device) if "aux" in server else None
+    state.memory = Memory.of(server).to(device)
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()
     for name, store in federation.stores.items():
         store.clear()

@@ -39,6 +39,8 @@ class Cohort:
     """eta_i^r, the local stepsize; zeros while eta itself is being determined."""
     seed: int = 0
     """The run's seed, for algorithms that draw at random through ``fedvra.streams``."""
+    memory: tuple[float, ...] = ()
+    """What an algorithm that adapts noted after the last round (``fedvra.memory``); empty before the first."""
 
     def __len__(self) -> int:
         return len(self.clients)

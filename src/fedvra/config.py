@@ -1,7 +1,7 @@
 """A run as a value: every option of ``fedvra run``, resolved, checked, and readable from and writable to YAML.
 
 The fields of :class:`RunConfig` are the one list of options: the command line, config files and their checks follow it.
-Defaults are the paper's (its MNIST experiment); a task may have its own, a config file overrides both, and the command
+Defaults are the paper's (its MNIST experiment, but for FedVRA's stepsizes, which are auto); a task may have its own, a config file overrides both, and the command
 line wins. A run's ``config.yaml`` holds everything, so it is itself a config file.
 """
 
@@ -192,7 +192,7 @@ def configure(*layers: Mapping[str, Any]) -> RunConfig:
     where a later layer chose another algorithm, and otherwise added to.
 
     >>> configure({"task": "mnist", "steps": 24}, {"set": {"a": 5}}).to_dict()["set"]
-    {'gamma': 0.1, 'a': 5.0, 'd': '1/p'}
+    {'gamma': 'auto', 'a': 5.0, 'd': 'auto'}
     """
     for layer in layers:
         for name in layer:

@@ -177,7 +177,7 @@ def participation(federation: Federation, cohort: Cohort) -> Floats:
 def _as_if_all(federation: Federation, clients: Ints) -> tuple[Cohort, rule.Coefficients | None]:
     """These clients as the cohort of the last round, with its coefficients; None where a probability is not known."""
     state = federation.state
-    cohort = federation.plan.describe(state.round - 1, clients, state.counts)
+    cohort = federation.plan.describe(state.round - 1, clients, state.counts, state.memory.numbers)
     if not np.all((cohort.p > 0) & (cohort.p <= 1)):
         return cohort, None
     # A client with no steps to do would not have taken part; its coefficients are those of one step, to be on the safe side.

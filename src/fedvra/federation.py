@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from fedvra.cohort import Cohort, Floats, Ints
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_device, resolve_workers
 from fedvra.engines.worker import Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker, count_parts
 from fedvra.errors import DivergedError, require
+from fedvra.memory import Memory, remember
 from fedvra.observers import Observer
 from fedvra.planning import Experiment, Plan, subset
+from fedvra.policies import auto
 from fedvra.problems.base import Block
 from fedvra.segments import RowReader
 from fedvra.store import ClientStore, MemoryBudget
@@ -41,6 +43,8 @@ class ServerState:
     aux: Tensor | None
     counts: Ints
     """How often each client took part."""
+    memory: Memory = field(default_factory=Memory)
+    """What an algorithm that adapts carries from round to round."""
 
 
 class Federation:
@@ -153,7 +157,7 @@ class Federation:
     def next_cohort(self) -> Cohort:
         """Who takes part in the next round. Asking changes nothing, and may cost losses where the sampler wants them."""
         self._broadcast()
-        return self.plan.cohort(self.state.round, self.state.counts, self._losses)
+        return self.plan.cohort(self.state.round, self.state.counts, self._losses, self.state.memory.numbers)
 
     # -- before the work ---------------------------------------------------------------------------------------------
 
@@ -239,6 +243,7 @@ class Federation:
             state.x0 = rule.server_model(
                 state.x0, state.lam, model_sum, row.scale(totals), row.kappa, self.experiment.problem.project
             )
+        state.memory = remember(self.experiment.algorithm, state.memory, cohort, model_sum, state.lam)
         if state.aux is not None and board.aux_sums is not None:
             state.aux = board.aux_sums[:parts].sum(0) / totals.omega
 
@@ -301,5 +306,5 @@ def _common_ratio(alpha: Floats, w: Floats) -> float | None:
 
 
 def _likely_knob(algorithm: Algorithm) -> str:
-    knobs = [name for name in ("a", "d", "global_lr") if name in algorithm.__dataclass_fields__]
+    knobs = [name for name in ("a", "d", "global_lr") if getattr(algorithm, name, auto) is not auto]
     return f"try a smaller {' or '.join([*knobs, 'lr'])}."

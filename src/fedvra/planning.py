@@ -79,13 +79,13 @@ class Plan:
         self.omega = client_weights(experiment.weights, samples)
         self._check()
 
-    def cohort(self, round: int, counts: Ints, losses: Losses) -> Cohort:
+    def cohort(self, round: int, counts: Ints, losses: Losses, memory: tuple[float, ...] = ()) -> Cohort:
         """The sampler's draw with all that is known of it; a client with no steps to do does not take part.
 
-        ``counts`` says how often each client took part so far.
+        ``counts`` says how often each client took part so far, ``memory`` what the algorithm noted after the last round.
         """
         e = self.experiment
-        cohort = self.describe(round, e.sampler.draw(round, e.seed, self.total, losses), counts)
+        cohort = self.describe(round, e.sampler.draw(round, e.seed, self.total, losses), counts, memory)
         cohort = subset(cohort, cohort.steps > 0)
         if e.algorithm.everyone_takes_part:
             require(
@@ -95,7 +95,7 @@ class Plan:
             )
         return cohort
 
-    def describe(self, round: int, clients: Ints, counts: Ints) -> Cohort:
+    def describe(self, round: int, clients: Ints, counts: Ints, memory: tuple[float, ...] = ()) -> Cohort:
         """These clients as a cohort."""
         e = self.experiment
         samples = self.samples[clients]
@@ -109,6 +109,7 @@ class Plan:
             omega=self.omega[clients],
             eta=np.zeros(len(clients)),
             seed=e.seed,
+            memory=memory,
         )
         eta = resolve(e.lr, cohort, "lr")
         require(bool(np.all(eta > 0)), f"the learning rate must be > 0, got {eta.min() if len(eta) else eta}.")
@@ -117,7 +118,7 @@ class Plan:
     def row(self, cohort: Cohort, counts: Ints) -> rule.Coefficients:
         """The algorithm's coefficients, checked."""
         row = self.experiment.algorithm.coefficients(
-            cohort, lambda: self.describe(cohort.round, np.arange(self.total), counts)
+            cohort, lambda: self.describe(cohort.round, np.arange(self.total), counts, cohort.memory)
         )
         for name in ("gamma", "alpha", "w"):
             values = getattr(row, name)

@@ -13,7 +13,7 @@ from fedvra import values
 from fedvra.algorithms import REGISTRY, Algorithm
 from fedvra.cohort import Setting
 from fedvra.errors import UsageError, unknown_name
-from fedvra.policies import POLICIES, parse_setting
+from fedvra.policies import POLICIES, Stepwise, parse_setting
 
 
 def make_algorithm(name: str, given: Mapping[str, Any]) -> Algorithm:
@@ -45,6 +45,8 @@ def settings_of(algorithm: Algorithm) -> dict[str, Any]:
 
 def written(name: str, value: Any) -> Any:
     """A hyper-parameter as a config file holds it: a number, a list, a word, or the name of a policy."""
+    if isinstance(value, Stepwise):
+        return repr(value)
     if callable(value):
         known = {policy: text for text, policy in POLICIES.items()}
         if value not in known:

@@ -1,19 +1,73 @@
-"""FedVRA: the paper's algorithm."""
+"""FedVRA: the paper's algorithm, and the row of coefficients it shares with FedVRA-U."""
 
 from __future__ import annotations
 
+from abc import ABC
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedvra.algorithms.base import Algorithm, Everyone, beta, non_negative, register, relative_penalty
-from fedvra.cohort import Cohort, Setting, resolve
-from fedvra.policies import inverse_p
+import numpy as np
+
+from fedvra.algorithms.base import Algorithm, Everyone, beta, non_negative, ones, register, relative_penalty
+from fedvra.cohort import Cohort, Floats, Setting, resolve
+from fedvra.memory import Adaptive, Seen
+from fedvra.policies import Pace, auto, inverse_p, remark1
+from fedvra.policies.pace import carry, mean_carry, mean_p
 from fedvra.rule import Coefficients
+from fedvra.theory.conditions import discounted_steps
+
+
+@dataclass(frozen=True)
+class PrimalDual(Algorithm, Adaptive, ABC):
+    """What FedVRA and FedVRA-U have in common: alpha = a*gamma, w = beta*gamma*d, kappa = beta, with ``auto`` filled in.
+
+    Where gamma is auto it is one number for all, 1/kappa; it changes from round to round, which leaves lam = sum omega_i*lam_i
+    and its meaning, the mean gradient, as they are. Where gamma is given, auto can only choose a, and keeps a*p below sigma.
+    """
+
+    gamma: Setting = auto
+    a: Setting = auto
+    d: Setting = auto
+
+    def __post_init__(self) -> None:
+        for name, setting in (("gamma", self.gamma), ("a", self.a), ("d", self.d)):
+            non_negative(setting, name)
+
+    @property
+    def adapts(self) -> bool:
+        return self.gamma is auto or self.a is auto
+
+    def remember(self, cohort: Cohort, seen: Seen) -> tuple[float, ...]:
+        return Pace.of(cohort).after(mean_p(cohort), mean_carry(cohort), seen).numbers()
+
+    def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
+        if self.gamma is auto:
+            kappa = Pace.of(cohort).sigma * mean_carry(cohort) / mean_p(cohort)
+            penalty = np.minimum(
+                1 / kappa, 0.5 / cohort.eta
+            )  # the bound matters where some eta_i are far above the mean
+            relative = ones(cohort)
+        else:
+            kappa = beta(self.gamma, everyone)
+            penalty = resolve(self.gamma, cohort, "gamma")
+            relative = relative_penalty(self.gamma, cohort, everyone)
+        d = resolve(inverse_p if self.d is auto else self.d, cohort, "d")
+        return Coefficients(gamma=penalty, alpha=self._alpha(cohort, penalty, d), w=relative * d, kappa=kappa)
+
+    def _alpha(self, cohort: Cohort, gamma: Floats, d: Floats) -> Floats:
+        """a*gamma, one per client."""
+        if self.a is remark1:
+            amounts = cohort.eta * discounted_steps(gamma, cohort.eta, cohort.steps.astype(np.float64))
+            return np.where(gamma > 0, np.maximum(0.0, 1 / amounts - d * gamma), 0.0)
+        if self.a is not auto:
+            return resolve(self.a, cohort, "a") * gamma
+        fresh = 1 / carry(cohort)
+        return fresh if self.gamma is auto else np.minimum(fresh, gamma * Pace.of(cohort).sigma / mean_p(cohort))
 
 
 @register
 @dataclass(frozen=True)
-class FedVRA(Algorithm):
+class FedVRA(PrimalDual):
     r"""ADMM with two more stepsizes: a for the duals (how strongly variance is reduced), d for the aggregation (its bias).
 
     .. math::
@@ -23,49 +77,24 @@ class FedVRA(Algorithm):
         x_0       &\leftarrow x_0 + \beta\sum_{i\in A}\omega_i d_i\gamma_i(x_i - x_0) - \beta\lambda,
         \qquad \beta = 1/\textstyle\sum_{i=1}^N\omega_i\gamma_i
 
+    All three are chosen by the algorithm unless they are given (``auto``, see :class:`~fedvra.policies.pace.Pace`).
+
     Args:
         gamma: the penalty; 0 leaves local SGD. gamma*eta must not exceed 1.
-        a: dual stepsize; 0 switches the duals off. Each setting may be a number, a table [N] or [R, N], or a function of the
-            :class:`~fedvra.cohort.Cohort`.
-        d: aggregation stepsize; by default 1/p_i^r (Remark 1), which is N/m for uniform sampling: the paper's 10.
+        a: dual stepsize; 0 switches the duals off. Each setting may be a number, a table [N] or [R, N], a policy
+            (``fedvra.policies``), or a function of the :class:`~fedvra.cohort.Cohort`.
+        d: aggregation stepsize; auto is 1/p_i^r (Remark 1), which is N/m for uniform sampling: the paper's 10.
 
     (a=0, gamma=0, d=1/p) is FedAvg, (a=0) FedProx, (a=d=1) FedADMM, (a=1, d=1/p) FedDyn.
 
-    >>> FedVRA(gamma=0.1, a=10, d=10)
-    FedVRA(gamma=0.1, a=10, d=10)
+    >>> FedVRA(), FedVRA(gamma=0.1, a=10, d=10)
+    (FedVRA(gamma=auto, a=auto, d=auto), FedVRA(gamma=0.1, a=10, d=10))
 
-    Departures: see ``fedvra.rule``; a round in which nobody answers leaves x0 as it is.
+    Departures: see ``fedvra.rule``; a round in which nobody answers leaves x0 as it is. The paper sets (gamma, a, d) by
+    search: (0.1, 10, 10) on MNIST, (0.1, 7, 10) on CIFAR-10.
     """
-
-    gamma: Setting = 0.1
-    a: Setting = 10
-    d: Setting = inverse_p
 
     name: ClassVar[str] = "fedvra"
     label: ClassVar[str] = "FedVRA"
     reference: ClassVar[str] = "Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework"
     converges_exactly: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_stepsizes(self.gamma, self.a, self.d)
-
-    def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
-        return primal_dual_coefficients(self.gamma, self.a, self.d, cohort, everyone)
-
-
-def primal_dual_coefficients(
-    gamma: Setting, a: Setting, d: Setting, cohort: Cohort, everyone: Everyone
-) -> Coefficients:
-    """The row shared by FedVRA and FedVRA-U: alpha = a*gamma, w = beta*gamma*d, kappa = beta."""
-    penalty = resolve(gamma, cohort, "gamma")
-    return Coefficients(
-        gamma=penalty,
-        alpha=resolve(a, cohort, "a") * penalty,
-        w=relative_penalty(gamma, cohort, everyone) * resolve(d, cohort, "d"),
-        kappa=beta(gamma, everyone),
-    )
-
-
-def check_stepsizes(gamma: Setting, a: Setting, d: Setting) -> None:
-    for name, setting in (("gamma", gamma), ("a", a), ("d", d)):
-        non_negative(setting, name)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedvra.algorithms.base import Algorithm, Everyone, register
-from fedvra.algorithms.fedvra import check_stepsizes, primal_dual_coefficients
-from fedvra.cohort import Cohort, Setting
+from fedvra.algorithms.base import register
+from fedvra.algorithms.fedvra import PrimalDual
+from fedvra.cohort import Setting
 from fedvra.policies import inverse_p
-from fedvra.rule import Coefficients
 
 
 @register
 @dataclass(frozen=True)
-class FedVRAU(Algorithm):
+class FedVRAU(PrimalDual):
     r"""FedVRA for :math:`\min_{x\in X,\,y_i\in Y_i}\sum_i\omega_i f_i(x, y_i)` (Algorithm 3).
 
     .. math::
@@ -51,9 +50,3 @@ class FedVRAU(Algorithm):
     label: ClassVar[str] = "FedVRA-U"
     reference: ClassVar[str] = "Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework"
     converges_exactly: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_stepsizes(self.gamma, self.a, self.d)
-
-    def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
-        return primal_dual_coefficients(self.gamma, self.a, self.d, cohort, everyone)

@@ -14,6 +14,7 @@ from fedvra.cohort import Ints
 from fedvra.durable import intact_snapshots, save_snapshot
 from fedvra.errors import FedvraError, require
 from fedvra.flower.ledger import new_ticket
+from fedvra.memory import Memory
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Books:
     """How often each client was asked to take part."""
     samples: Ints
     """n_i; zeros until everybody has said it."""
+    memory: Memory = field(default_factory=Memory)
+    """What an algorithm that adapts carries from round to round."""
     round: int = 0
     experiment: str = field(default_factory=new_ticket)
     """Names this experiment in the clients' ledgers."""
@@ -46,6 +49,7 @@ class Books:
         """Write everything; when this returns it will survive a crash."""
         self.version += 1
         server = {"x0": self.x0, "lam": self.lam, "counts": torch.from_numpy(self.counts)}
+        server |= self.memory.tensors()
         server["samples"] = torch.from_numpy(self.samples)
         if self.aux is not None:
             server["aux"] = self.aux
@@ -80,6 +84,7 @@ class Books:
         )
         server = load_file(path / "server.safetensors")
         self.x0, self.lam, self.aux = server["x0"], server["lam"], server.get("aux")
+        self.memory = Memory.of(server)
         self.counts, self.samples = server["counts"].numpy(), server["samples"].numpy()
         self.round, self.experiment = int(facts["round"]), str(facts["experiment"])
         self.incarnation, self.version = int(facts["incarnation"]), int(path.name)

@@ -13,6 +13,7 @@ from fedvra.cohort import Cohort
 from fedvra.errors import DivergedError
 from fedvra.flower.books import Books
 from fedvra.flower.uploads import Upload
+from fedvra.memory import remember
 from fedvra.planning import Experiment, subset
 
 
@@ -50,6 +51,7 @@ def count(
         buffers = [upload.aux for upload in made if upload.aux is not None]
         books.aux = _weighted_sum(books.aux, part.omega / totals.omega, buffers)
     books.x0, books.lam = x0, lam
+    books.memory = remember(experiment.algorithm, books.memory, cohort, model_sum, lam)
     for client, upload in zip(part.clients.tolist(), made, strict=True):
         books.tickets[client] = upload.ticket
         books.restores.pop(client, None)

@@ -173,7 +173,9 @@ class Strategy(FlowerStrategy):
     ) -> Iterable[Message]:
         """The messages of the next round. What is broadcast comes from the books, not from ``arrays`` or ``config``."""
         books, plan = self.books, self.plan
-        cohort = self._cohort = plan.cohort(books.round, books.counts, lambda who: self._losses(grid, who))
+        cohort = self._cohort = plan.cohort(
+            books.round, books.counts, lambda who: self._losses(grid, who), books.memory.numbers
+        )
         self._sent = []
         if not len(cohort):
             return []

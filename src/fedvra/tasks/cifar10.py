@@ -1,4 +1,4 @@
-"""CIFAR-10 as in the paper: a CNN on augmented photographs, a = 7."""
+"""CIFAR-10 as in the paper: a CNN on augmented photographs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,5 @@ TASKS.add(
         "photographs, 32 x 32; the paper's second experiment",
         classification("cifar10"),
         defaults={"model": "cnn", "rounds": 200, "targets": (50, 60, 70, 75)},
-        settings={"fedvra": {"a": 7}},
     ),
 )

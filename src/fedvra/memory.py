@@ -1,0 +1,99 @@
+"""What an algorithm that adapts sees of a finished round and carries to the next: a few numbers and one vector.
+
+Nothing is sent for it. It is part of the server's state, so a run resumes to the same bits, and every engine fills it by
+:func:`remember`, so that all of them adapt alike.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedvra.cohort import Cohort
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Scalars of a round whose replies were counted."""
+
+    move: float
+    """|S|^2, where S = sum_A omega_i*w_i*D_i is the sum of uploads in the server's step."""
+    last: float | None
+    """|S|^2 of the round before; None in the first."""
+    product: float | None
+    """Inner product of this S and the last."""
+    dual: float
+    """|lam|^2 after the round."""
+
+    @property
+    def cosine(self) -> float | None:
+        """Between this S and the last; None where either is missing or zero."""
+        if self.product is None or self.last is None or not self.move * self.last > 0:
+            return None
+        cosine = self.product / math.sqrt(self.move) / math.sqrt(self.last)
+        return max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Empty for algorithms that do not adapt, and before the first round."""
+
+    numbers: tuple[float, ...] = ()
+    move: Tensor | None = None
+    """S of the last counted round."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As a checkpoint holds it; nothing where it is empty."""
+        if self.move is None:
+            return {}
+        return {"memory": torch.tensor(self.numbers, dtype=torch.float64), "memory_move": self.move}
+
+    def to(self, device: torch.device) -> Memory:
+        return self if self.move is None else Memory(self.numbers, self.move.to(device))
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Memory:
+        """From what :meth:`tensors` gave."""
+        if "memory" not in tensors:
+            return cls()
+        return cls(tuple(tensors["memory"].tolist()), tensors["memory_move"])
+
+
+def look(move: Tensor, last: Tensor | None, lam: Tensor) -> Seen:
+    """The scalars of a round, in float64: they must not overflow where the model does not."""
+    return Seen(
+        _square(move),
+        None if last is None else _square(last),
+        None if last is None else float(torch.dot(move.double(), last.double())),
+        _square(lam),
+    )
+
+
+def _square(x: Tensor) -> float:
+    norm = float(torch.linalg.vector_norm(x, dtype=torch.float64))
+    return norm * norm
+
+
+class Adaptive(ABC):
+    """What an algorithm offers besides its coefficients if these depend on earlier rounds, by way of ``cohort.memory``."""
+
+    @property
+    @abstractmethod
+    def adapts(self) -> bool:
+        """False where the hyper-parameters given leave nothing to adapt."""
+
+    @abstractmethod
+    def remember(self, cohort: Cohort, seen: Seen) -> tuple[float, ...]:
+        """The numbers for the next round, from those in ``cohort.memory`` and what was seen of this cohort's round."""
+
+
+def remember(algorithm: object, memory: Memory, cohort: Cohort, move: Tensor, lam: Tensor) -> Memory:
+    """The memory after a round of ``cohort``, given S and the new lam; empty for algorithms that do not adapt."""
+    if not isinstance(algorithm, Adaptive) or not algorithm.adapts:
+        return Memory()
+    return Memory(algorithm.remember(cohort, look(move, memory.move, lam)), move)

@@ -1,0 +1,139 @@
+r"""How FedVRA chooses its stepsizes by itself: one number, adapted to what the server sees anyway.
+
+In products the rule has the server's dual :math:`\lambda=\sum_i\omega_i\lambda_i` follow the mean gradient and step along it by
+:math:`\kappa = 1/\gamma`. With :math:`T_i = \eta_i Q_i`, how far a client's gradient carries it in a round, ``auto`` takes
+
+.. math::
+
+    d_i = 1/p_i, \qquad a_i\gamma = 1/T_i, \qquad \kappa = 1/\gamma = \sigma\,\bar T/\bar p.
+
+The first is unbiased (Remark 1). The second has a dual take its client's fresh gradient, whatever the client's work. The third
+leaves one number, the strength :math:`\sigma = a\bar p`: the server's step is heavy-ball momentum with a stepsize of
+:math:`\sigma` local rounds and a memory of :math:`1/\bar p` rounds. For clients that agree, a direction whose curvature
+local work exhausts contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat directions gain
+from a large :math:`\sigma`. Which it is shows in the uploads: see :meth:`Pace.after`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, replace
+
+from fedvra.cohort import Cohort, Floats
+from fedvra.memory import Seen
+
+START = 2.0
+"""sigma at first: where theory's bound is, which few problems attain."""
+STALE = 200.0
+"""...but at most STALE*p^2: between two visits to a client x0 travels about sigma*T/p^2 along lam, which this bounds."""
+REACH = 1.5
+"""sigma stays below REACH times its start."""
+GROW = 0.1
+"""Per round of progress (log sigma)."""
+REST = 0.3
+"""Times p, per round without any progress; at most MAX_REST."""
+MAX_REST = 0.05
+CUT = 0.5
+"""Per round in which uploads or dual have grown."""
+GROWN_MOVE, GROWN_DUAL = 2.0, 1.25
+"""How much above their lowest so far counts as grown."""
+BURST = 4.0
+"""Likewise for the uploads of a single round, against the lowest of the running mean."""
+TURNED = -0.5
+"""Mean cosine of successive uploads below which they undo each other."""
+BRAKE = 0.5
+"""Per round, times how far the cosine is below."""
+COSINE_WEIGHT = 0.4
+MOVE_WEIGHT = 3.0
+"""Times p: weight of a new round in the mean of squared uploads; at most MAX_MOVE_WEIGHT."""
+MAX_MOVE_WEIGHT = 0.3
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The strength sigma, and what it is judged by. A value: :meth:`after` gives the next one."""
+
+    sigma: float
+    most: float
+    """sigma never exceeds this."""
+    cosine: float = 0.0
+    """Running mean of the cosine between successive sums of uploads."""
+    move: float = math.nan
+    """Running mean of |sum of uploads / T|^2; NaN before the first."""
+    least_move: float = math.inf
+    """The lowest root of it so far."""
+    least_dual: float = math.inf
+    """The lowest |lam| so far, over the share of clients whose duals are in it."""
+    heard: float = 0.0
+    """That share, as expected from p."""
+
+    @classmethod
+    def first(cls, p: float) -> Pace:
+        """Before the first round.
+
+        >>> Pace.first(0.1).sigma, round(Pace.first(0.02).sigma, 3)
+        (2.0, 0.08)
+        """
+        sigma = max(p, min(START, STALE * p * p))
+        return cls(sigma, REACH * sigma)
+
+    @classmethod
+    def of(cls, cohort: Cohort) -> Pace:
+        """As remembered from the last round, or the first."""
+        return cls(*cohort.memory) if cohort.memory else cls.first(mean_p(cohort))
+
+    def numbers(self) -> tuple[float, ...]:
+        return astuple(self)
+
+    def after(self, p: float, T: float, seen: Seen) -> Pace:
+        r"""The pace for the next round.
+
+        sigma is cut by two fifths while uploads or dual have grown well above their lowest (divergence shows first there);
+        eased
+        while successive uploads undo each other (cosine near -1: sigma is too much for stiff directions); raised by a tenth
+        when uploads are the smallest so far; kept while only the dual, which lags, still falls; and lowered slowly when
+        neither does, as one lowers a stepsize at the level of the noise.
+        """
+        heard = self.heard + (1 - self.heard) * p
+        dual = math.sqrt(seen.dual) / heard
+        fresh = seen.move / T**2
+        weight = min(MAX_MOVE_WEIGHT, MOVE_WEIGHT * p)
+        mean = fresh if math.isnan(self.move) else self.move + weight * (fresh - self.move)
+        move = math.sqrt(mean)
+        turn = seen.cosine
+        cosine = self.cosine if turn is None else self.cosine + COSINE_WEIGHT * (turn - self.cosine)
+        burst = math.sqrt(fresh) > BURST * self.least_move
+        if burst or move > GROWN_MOVE * self.least_move or dual > GROWN_DUAL * self.least_dual:
+            change = -CUT
+        elif cosine < TURNED:
+            change = BRAKE * (cosine - TURNED)
+        elif move <= self.least_move:
+            change = GROW
+        elif dual <= self.least_dual:
+            change = 0.0
+        else:
+            change = -min(MAX_REST, REST * p)
+        return replace(
+            self,
+            sigma=max(min(p, self.most), min(self.most, self.sigma * math.exp(change))),
+            cosine=cosine,
+            move=mean,
+            least_move=min(self.least_move, move),
+            least_dual=min(self.least_dual, dual),
+            heard=heard,
+        )
+
+
+def mean_p(cohort: Cohort) -> float:
+    """The mean of p_i over all clients, estimated from those who were drawn."""
+    return float(len(cohort) / (1 / cohort.p).sum())
+
+
+def carry(cohort: Cohort) -> Floats:
+    """T_i = eta_i*Q_i: how far a constant unit gradient carries each client."""
+    return cohort.eta * cohort.steps
+
+
+def mean_carry(cohort: Cohort) -> float:
+    """The mean of T_i over all clients, estimated from those who were drawn."""
+    return float((carry(cohort) / cohort.p).sum() / (1 / cohort.p).sum())

@@ -1,0 +1,244 @@
+"""FedVRA with nothing set: it follows its formulas, is the same on every route, and holds where FedAvg holds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedvra as fv
+from fedvra import checkpoint
+from fedvra.cohort import Cohort
+from fedvra.errors import UsageError
+from fedvra.federation import Federation
+from fedvra.memory import Memory, Seen, look
+from fedvra.planning import Experiment
+from fedvra.policies import Pace, Stepwise, auto, inverse_p, over_rounds, parse_setting, remark1
+from quadratics import case, quadratic
+
+
+def cohort(p: Any = 0.5, steps: Any = (4, 2), eta: Any = 0.1, round: int = 0, memory: tuple[float, ...] = ()) -> Cohort:
+    ones = np.ones(2)
+    return Cohort(
+        round, 4, np.array([1, 3]), p * ones, np.array(steps), np.ones(2, int), ones / 4, eta * ones, memory=memory
+    )
+
+
+def row(algorithm: fv.Algorithm, *args: Any, **options: Any) -> Any:
+    c = cohort(*args, **options)
+    return algorithm.coefficients(c, lambda: c)
+
+
+# -- policies -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_gives_each_round_its_number() -> None:
+    schedule = parse_setting("10:5@3:1@5")
+    assert isinstance(schedule, Stepwise)
+    found = [row(fv.FedVRA(gamma=0.5, a=schedule, d=1), round=r).alpha[0] / 0.5 for r in range(6)]
+    assert found == [10, 10, 5, 5, 1, 1]
+    halving = fv.FedVRA(gamma=0.5, a=over_rounds(lambda r: 8 / 2**r), d=1)
+    assert [row(halving, round=r).alpha.tolist() for r in range(2)] == [[4, 4], [2, 2]]
+
+
+@pytest.mark.parametrize("text", ["10:5", "10@3", "10:5@0", "10:5@7:1@7", "10:x@3", "10:5@-3", "1e:2@3", "@"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"schedule|neither a number"):
+        parse_setting(text)
+
+
+def test_remark_1_is_its_formula() -> None:
+    """(a + d)*eta*gamma*Q~ = 1 with Q~ summed term by term; 0 where d alone is too much."""
+    made = row(fv.FedVRA(gamma=0.5, a=remark1, d=inverse_p))
+    for k, Q in enumerate((4, 2)):
+        discounted = sum((1 - 0.1 * 0.5) ** q for q in range(Q))
+        assert (made.alpha[k] / 0.5 + 2) * 0.1 * 0.5 * discounted == pytest.approx(1, rel=1e-12)
+    assert row(fv.FedVRA(gamma=9, a=remark1, d=inverse_p)).alpha.tolist() == [0, 0]
+    assert row(fv.FedVRA(gamma=0, a=remark1, d=inverse_p)).alpha.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("policy", [auto, remark1])
+def test_what_only_fedvra_can_work_out_is_refused_elsewhere(policy: Any) -> None:
+    with pytest.raises(UsageError, match="for FedVRA"):
+        row(fv.FedProx(mu=policy))
+
+
+# -- the formulas of auto -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_row_of_auto() -> None:
+    made = row(fv.FedVRA())
+    T = np.array([0.4, 0.2])
+    np.testing.assert_allclose(made.alpha, 1 / T)
+    np.testing.assert_allclose(made.w, 2.0)
+    assert made.kappa == pytest.approx(2 * 0.3 / 0.5)  # sigma * mean T / p
+    np.testing.assert_allclose(made.gamma, 1 / made.kappa)
+
+
+def test_means_are_over_all_clients_not_over_those_drawn() -> None:
+    """One drawn with p = 0.1 stands for ten, one with p = 1 for itself."""
+    made = row(fv.FedVRA(), p=np.array([0.1, 1.0]))
+    mean_p, mean_T = 2 / 11, (10 * 0.4 + 0.2) / 11
+    assert made.kappa == pytest.approx(Pace.first(mean_p).sigma * mean_T / mean_p)
+
+
+def test_numbers_given_are_used_as_given() -> None:
+    paper = row(fv.FedVRA(gamma=0.1, a=10, d=10))
+    assert (paper.gamma.tolist(), paper.kappa) == ([0.1, 0.1], 10)
+    np.testing.assert_allclose(paper.alpha, 1)
+    np.testing.assert_allclose(paper.w, 10)
+    assert not fv.FedVRA(gamma=0.1, a=10).adapts
+    assert row(fv.FedVRA(d=3)).w.tolist() == [3, 3]
+    assert row(fv.FedVRA(gamma=0.2)).kappa == 5
+    np.testing.assert_allclose(row(fv.FedVRA(a=7)).alpha, 7 * row(fv.FedVRA(a=7)).gamma)
+
+
+def test_with_gamma_given_the_servers_momentum_is_bounded() -> None:
+    """a = 1/(gamma*T), but a*p at most sigma: what Remark 1 alone does not ensure."""
+    loose, tight = row(fv.FedVRA(gamma=2.0)), row(fv.FedVRA(gamma=0.02))
+    np.testing.assert_allclose(loose.alpha, [1 / 0.4, 1 / 0.2])
+    np.testing.assert_allclose(tight.alpha / 0.02 * 0.5, Pace.first(0.5).sigma)
+
+
+def seen(move: float = 1.0, cosine: float | None = 0.0, dual: float = 1.0) -> Seen:
+    return Seen(move, None if cosine is None else 1.0, None if cosine is None else cosine * math.sqrt(move), dual)
+
+
+def play(*rounds: Seen, p: float = 0.1) -> list[Pace]:
+    paces = [Pace.first(p)]
+    for each in rounds:
+        paces.append(paces[-1].after(p, 1.0, each))
+    return paces
+
+
+def changes(paces: list[Pace]) -> list[float]:
+    return [math.log(b.sigma / a.sigma) for a, b in itertools.pairwise(paces)]
+
+
+def test_strength_grows_with_progress_up_to_a_bound() -> None:
+    paces = play(*(seen(move=0.8**r, dual=0.5**r) for r in range(12)))
+    assert changes(paces)[0] == pytest.approx(0.1)
+    assert paces[-1].sigma == paces[0].most == 3.0
+
+
+def test_strength_is_cut_when_uploads_or_dual_grow() -> None:
+    assert changes(play(seen(), seen(move=100.0)))[1] == pytest.approx(-0.5)
+    assert changes(play(seen(dual=1e-4), seen(dual=1.0)))[1] == pytest.approx(-0.5)
+    last = play(*(seen(move=10.0**r) for r in range(99)))[-1]
+    assert last.sigma == pytest.approx(0.1)  # kappa = T: the server moves along lam as far as a client does in a round
+
+
+def test_strength_is_eased_while_uploads_undo_each_other() -> None:
+    assert changes(play(*[seen(cosine=-1.0, move=0.9**r, dual=0.1**r) for r in range(6)]))[-1] < -0.1
+
+
+def test_strength_falls_slowly_at_the_level_of_the_noise() -> None:
+    level = [
+        seen(move=move, dual=dual) for move, dual in ((1.0, 0.01), (1.1, 0.036), (1.1, 0.08))
+    ]  # |lam| / heard: 1, 1, 1.04
+    assert changes(play(*level))[-1] == pytest.approx(-0.03)
+
+
+def test_fewer_clients_per_round_start_more_carefully() -> None:
+    starts = [Pace.first(p).sigma for p in (0.001, 0.02, 0.05, 0.1, 1.0)]
+    np.testing.assert_allclose(starts, [0.001, 0.08, 0.5, 2, 2])
+
+
+def test_scalars_do_not_overflow() -> None:
+    big = torch.full((3,), 1e30)
+    found = look(big, -big, big)
+    assert found.cosine == pytest.approx(-1)
+    assert look(big * 0, big, big).cosine is None
+    assert Pace.first(0.1).after(0.1, 1.0, Seen(math.inf, math.inf, math.inf, math.inf)).sigma > 0
+
+
+# -- the same everywhere ----------------------------------------------------------------------------------------------------
+
+
+def experiment(seed: int = 0, **options: Any) -> Experiment:
+    A, b = quadratic(8, 4, seed=seed)
+    given = {"sampler": fv.Uniform(3), "work": fv.Steps(3), "lr": 0.05, "seed": seed, "eval_every": 0, **options}
+    return Experiment(fv.FedVRA(), fv.Quadratic(A, b), **given)
+
+
+def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    whole, half, rest = (Federation(experiment(), workers=1) for _ in range(3))
+    for _ in range(9):
+        whole.round()
+    for _ in range(4):
+        half.round()
+    checkpoint.save(half, tmp_path)
+    assert checkpoint.restore(rest, tmp_path) == 4
+    assert rest.state.memory.numbers == half.state.memory.numbers != ()
+    for _ in range(5):
+        rest.round()
+    assert torch.equal(whole.state.x0, rest.state.x0)
+    assert whole.state.memory.numbers == rest.state.memory.numbers
+    for federation in (whole, half, rest):
+        federation.close()
+
+
+def test_any_number_of_workers_gives_the_same_bits() -> None:
+    e = experiment()
+    options = {"problem": e.problem, "sampler": e.sampler, "work": e.work, "lr": e.lr, "rounds": 6}
+    one, two = (fv.simulate(fv.FedVRA(), workers=workers, **options) for workers in (1, 2))
+    assert torch.equal(one.x0, two.x0)
+
+
+def test_rounds_without_replies_leave_the_memory_alone() -> None:
+    c = case(R=4, empty=(2,))
+    federation = Federation(
+        Experiment(fv.FedVRA(), fv.Quadratic(c.A, c.b), fv.Replay(c.cohorts), fv.Steps(c.Q), lr=0.05), workers=1
+    )
+    memories = []
+    for _ in range(4):
+        federation.round()
+        memories.append(federation.state.memory)
+    federation.close()
+    assert memories[1] is memories[2]
+    assert memories[0].numbers != memories[1].numbers != memories[3].numbers
+
+
+def test_those_that_do_not_adapt_keep_nothing() -> None:
+    A, b = quadratic(4, 3)
+    given = Experiment(fv.FedVRA(gamma=0.1, a=2), fv.Quadratic(A, b), fv.Full(), fv.Steps(2))
+    federation = Federation(given, workers=1)
+    federation.round()
+    federation.close()
+    assert federation.state.memory == Memory()
+
+
+# -- what it is good for ------------------------------------------------------------------------------------------------------
+
+
+def gaps(algorithm: fv.Algorithm, m: int, steps: int, lr: float, rounds: int, high: float = 5.0) -> list[float]:
+    """Relative distance to the minimiser after each round, 20 clients that differ."""
+    A, b = quadratic(20, 6, 0.1, high, seed=3)
+    best = np.linalg.solve(A.mean(0), b.mean(0))
+    history = fv.simulate(
+        algorithm, problem=fv.Quadratic(A, b), sampler=fv.Uniform(m), work=fv.Steps(steps), lr=lr, rounds=rounds, seed=1,
+        keep="x0", workers=1,
+    )  # fmt: skip
+    return [float(np.linalg.norm(x - best) / np.linalg.norm(best)) for x in np.asarray(history.trajectory)]
+
+
+def test_auto_is_exact_where_fedavg_stalls() -> None:
+    ours, averaging = gaps(fv.FedVRA(), 5, 10, 0.05, 60), gaps(fv.FedAvg(), 5, 10, 0.05, 60)
+    assert ours[-1] < 0.02 < 0.5 < min(averaging)
+
+
+@pytest.mark.parametrize(
+    ("m", "steps", "lr", "high"),
+    [(20, 5, 0.05, 5.0), (2, 1, 0.1, 5.0), (1, 40, 0.05, 30.0), (20, 100, 0.06, 30.0), (10, 1, 0.06, 30.0)],
+    ids=["everyone", "single steps", "one client, stiff", "everyone, to the end", "near the limit of eta"],
+)
+def test_corners_where_fedavg_does_not_diverge(m: int, steps: int, lr: float, high: float) -> None:
+    ours, averaging = (gaps(algorithm, m, steps, lr, 60, high) for algorithm in (fv.FedVRA(), fv.FedAvg()))
+    assert max(averaging) < 100
+    assert max(ours) < 10 * max(averaging)  # it may overshoot at first
+    assert ours[-1] < averaging[-1]
