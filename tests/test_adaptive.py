@@ -190,6 +190,23 @@ def test_any_number_of_workers_gives_the_same_bits() -> None:
     assert torch.equal(one.x0, two.x0)
 
 
+def test_the_books_of_a_real_federation_keep_the_memory(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="the extra fedvra[flower] is not installed")
+    from fedvra.flower.books import Books
+
+    def books() -> Books:
+        return Books({}, torch.zeros(3), torch.zeros(3), None, np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64))
+
+    before, after = books(), books()
+    before.memory = Memory(Pace.first(0.1).numbers(), torch.tensor([1.0, -2.0, 0.5]))
+    before.save(tmp_path)
+    assert after.resume(tmp_path)
+    assert Pace(*after.memory.numbers).sigma == 2
+    np.testing.assert_equal(after.memory.numbers, before.memory.numbers)  # NaN included
+    assert after.memory.move is not None
+    assert torch.equal(after.memory.move, torch.tensor([1.0, -2.0, 0.5]))
+
+
 def test_rounds_without_replies_leave_the_memory_alone() -> None:
     c = case(R=4, empty=(2,))
     federation = Federation(

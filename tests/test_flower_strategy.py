@@ -62,11 +62,12 @@ ALGORITHMS = [
     fv.FedPD(gamma=0.5),
     fv.FedDyn(alpha=0.5),
     fv.FedVRA(gamma=0.5, a=2),
+    fv.FedVRA(),
     fv.FedVRAU(gamma=0.5, a=2),
 ]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.name)
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_every_algorithm_gives_the_simulators_x0(algorithm: fv.Algorithm, tmp_path: Path) -> None:
     sampler = fv.Full() if algorithm.everyone_takes_part else fv.Uniform(2)
     options = {"sampler": sampler, "work": fv.Steps(3), "lr": ETA, "weights": [1, 2, 3]}
