@@ -37,6 +37,7 @@ _HOMES = {
     "fedvra.diagnostics": ["Diagnostics"],
     "fedvra.errors": ["DivergedError", "FedvraError", "UsageError"],
     "fedvra.history": ["History"],
+    "fedvra.policies": ["over_rounds"],
     "fedvra.observers": ["Observer", "StationarityGap"],
     "fedvra.problems.base": ["SolverSettings"],
     "fedvra.problems.clustering": ["Clustering"],

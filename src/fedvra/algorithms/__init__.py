@@ -11,6 +11,8 @@
 | FedDyn           | 0     | gamma | gamma     | 1/p     | 1                  | 1/gamma |
 | FedVRA, FedVRA-U | 0     | gamma | a*gamma   | d       | 1                  | beta    |
 
+FedVRA chooses gamma, a and d by itself unless they are given (``fedvra.policies.pace``).
+
 On problems with two blocks or constraints every one of them is its adapted version: the y-steps and P_X are the problem's.
 """
 

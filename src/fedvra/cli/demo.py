@@ -18,8 +18,8 @@ def command(seeds: str, out: str | None, as_json: bool) -> None:
     """Compare FedVRA, FedAvg, FedProx, SCAFFOLD and FedDyn on handwritten digits, in under a minute.
 
     50 clients hold 28 digits each, of two to seven classes (Dirichlet 0.2); 10 of them take part in a round. The data
-    come with scikit-learn, so nothing is downloaded. Every algorithm has its default hyper-parameters, those of the
-    paper's MNIST experiment; nothing was tuned for digits but the stepsize and the batch, which all share.
+    come with scikit-learn, so nothing is downloaded. Every algorithm has its default hyper-parameters, for
+    FedVRA those it chooses by itself; nothing was tuned for digits but the stepsize and the batch, which all share.
 
     \b
     Examples:
