@@ -306,5 +306,7 @@ def _common_ratio(alpha: Floats, w: Floats) -> float | None:
 
 
 def _likely_knob(algorithm: Algorithm) -> str:
-    knobs = [name for name in ("a", "d", "global_lr") if getattr(algorithm, name, auto) is not auto]
+    knobs = [name for name in ("a", "d", "global_lr") if name in algorithm.__dataclass_fields__]
+    if getattr(algorithm, "a", None) is auto:
+        return "try a smaller lr."
     return f"try a smaller {' or '.join([*knobs, 'lr'])}."
