@@ -109,6 +109,7 @@ def test_other_instances_of_fedvra() -> None:
         (fv.FedAvg(), {}, "no duals"),
         (fv.Scaffold(), {}, "sigma = 1"),
         (fv.FedVRA(gamma=0.0, a=10), {}, "no duals"),
+        (fv.FedVRA(), {}, "adapts its stepsizes"),
         (fv.FedVRA(gamma=200.0, a=10, d=0), {}, "d = 0"),
         (fv.FedVRA(gamma=200.0, a=10), {"lr": 0.1}, "gamma\\*lr must not exceed 1"),
         (fv.FedPD(gamma=200.0, skip=0.5), {"sampler": fv.Full()}, "skips communication"),

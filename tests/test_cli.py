@@ -256,7 +256,13 @@ def test_as_a_program(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedvra", "run", "digits", "--rounds", "100000", "--workers", "2", "--out", "run"]
     with subprocess.Popen(
-        command, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background inherit "ignore"
     ) as process:
         folder = RunFolder(tmp_path / "run")
         deadline = time.monotonic() + 60

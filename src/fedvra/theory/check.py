@@ -17,6 +17,7 @@ from fedvra.diagnostics import Spread, participation, points_of
 from fedvra.engines.local import one_thread
 from fedvra.errors import UsageError, unknown_name
 from fedvra.federation import Federation
+from fedvra.memory import Adaptive
 from fedvra.planning import Experiment
 from fedvra.problems.oracle import Oracle, Point
 from fedvra.samplers import Availability, Cyclic, Replay
@@ -167,6 +168,10 @@ def _settings(federation: Federation, clients: Ints, rounds: int) -> tuple[Setti
         for name, values in (("gamma", found.gamma), ("a", found.a), ("d", found.d)):
             rows[name].append(values)
     tables = {name: np.array(values) for name, values in rows.items()}
+    if isinstance(experiment.algorithm, Adaptive) and experiment.algorithm.adapts:
+        reasons.append(
+            f"{label} adapts its stepsizes as it goes, and the theorem keeps them; here are those of its start."
+        )
     for name in ("gamma", "eta"):
         if len(tables[name]) and np.ptp(tables[name], axis=0).any():
             reasons.append(f"{name} changes over the rounds, and the theorem keeps it.")
