@@ -63,7 +63,7 @@ def play(
     try:
         while len(curve) < rounds and not (curve and curve[-1] >= goal):
             record = federation.round()
-            curve.append(round(measure(federation, record), 6))
+            curve.append(round(measure(federation, record), 4))
             if federation.state.memory.numbers:
                 sigmas.append(round(Pace(*federation.state.memory.numbers).sigma, 3))
     except fv.DivergedError:
