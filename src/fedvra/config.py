@@ -1,8 +1,8 @@
 """A run as a value: every option of ``fedvra run``, resolved, checked, and readable from and writable to YAML.
 
 The fields of :class:`RunConfig` are the one list of options: the command line, config files and their checks follow it.
-Defaults are the paper's (its MNIST experiment, but for FedVRA's stepsizes, which are auto); a task may have its own, a config file overrides both, and the command
-line wins. A run's ``config.yaml`` holds everything, so it is itself a config file.
+Defaults are the paper's (its MNIST experiment, but for FedVRA's stepsizes, which are auto); a task may have its own, a config
+file overrides both, and the command line wins. A run's ``config.yaml`` holds everything, so it is itself a config file.
 """
 
 from __future__ import annotations

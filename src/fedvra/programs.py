@@ -54,7 +54,8 @@ class Programs:
         if width == 1:
             start, out = (self.anchor, delta[0]) if shared else (x[0], x[0])
             return trace_step(self.module, self.loss, inputs, targets, start, out, self.compute)
-        return trace_block(self.module, self.loss, *_times(width, inputs, targets), x)
+        inputs, targets = _times(width, inputs, targets)
+        return trace_block(self.module, self.loss, inputs, targets, x)
 
     def for_block(self, schedules: list[list[Ints]], t: int) -> Program:
         longest = max(schedules, key=len)
@@ -66,8 +67,8 @@ class Programs:
         """The first step of so many clients from the anchor, for batches of this size."""
         key = (len(rows), width)
         if key not in self._first:
-            batch = _times(width, self.feed.inputs(rows), self.feed.targets(rows))
-            self._first[key] = trace_first(self.module, self.loss, *batch, self.anchor)
+            inputs, targets = _times(width, self.feed.inputs(rows), self.feed.targets(rows))
+            self._first[key] = trace_first(self.module, self.loss, inputs, targets, self.anchor)
         return self._first[key]
 
     def fill(self, program: Program, rows: Ints, rng: np.random.Generator | None) -> None:
@@ -107,9 +108,9 @@ class Programs:
         return self._constants[width]
 
 
-def _times(width: int, *batch: Tensor) -> list[Tensor]:
+def _times(width: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The same batch for so many clients."""
-    return [t.expand(width, *t.shape).contiguous() for t in batch]
+    return inputs.expand(width, *inputs.shape).contiguous(), targets.expand(width, *targets.shape).contiguous()
 
 
 class Epoch:
