@@ -197,7 +197,14 @@ def test_places_where_nothing_can_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"cohort": 21}, {"lr": 11.0}, {"algorithm": "fedpd"}, {"model": "cnn"}, {"split": "shards:2000"}]
+    "options",
+    [
+        {"cohort": 21},
+        {"lr": 11.0, "set": {"gamma": 0.1}},
+        {"algorithm": "fedpd"},
+        {"model": "cnn"},
+        {"split": "shards:2000"},
+    ],
 )
 def test_nothing_is_written_for_what_cannot_run(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError):
