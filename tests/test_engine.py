@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import fedvra as fv
+from fedvra.engines.local import ProcessPool
 from fedvra.federation import Experiment, Federation
 from fedvra.problems.base import SolverSettings
 
@@ -174,6 +175,24 @@ def test_an_error_in_a_worker_reaches_the_user() -> None:
 
     with pytest.raises(RuntimeError, match="no such luck"):
         fv.simulate(fv.FedAvg(), problem=fv.Supervised(Fails), data=small_data(), rounds=1, workers=2, **SETTINGS)
+
+
+def test_answers_that_were_on_their_way_when_a_task_failed_are_not_taken_for_later_ones() -> None:
+    class Numbers:
+        def do(self, task: int) -> int:
+            if task < 0:
+                raise ValueError("a bad number")
+            time.sleep(0.01)
+            return 10 * task
+
+    pool = ProcessPool(Numbers, 2)  # type: ignore[arg-type]
+    try:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="a bad number"):
+                pool.map([1, -1, 2, 3, 4, 5])  # type: ignore[list-item]
+            assert pool.map([6, 7, 8, 9]) == [60, 70, 80, 90]  # type: ignore[list-item]
+    finally:
+        pool.close()
 
 
 @pytest.mark.parametrize("algorithm", [fv.FedVRA(gamma=0.2, a=3), fv.Scaffold(), fv.FedDyn()], ids=lambda a: a.label)

@@ -9,6 +9,7 @@ from torch import nn
 
 import fedvra as fv
 from fedvra.problems.base import SolverSettings
+from fedvra.replay import CannotReplayError
 from fedvra.solver import SupervisedSolver
 
 CLIENTS = 12
@@ -86,6 +87,16 @@ def test_one_step_from_x0_without_a_vector_per_client(algorithm, memory):
     assert sorted(one_by_one.duals) == sorted(together.duals)
     for client, dual in one_by_one.duals.items():
         assert torch.allclose(dual, together.duals[client], rtol=0, atol=1e-12)
+
+
+def test_a_first_step_that_cannot_be_replayed_is_taken_as_any_other(monkeypatch):
+    def refuse(*_):
+        raise CannotReplayError("not from one point")
+
+    split, changes = data(fv.IID()), {"work": fv.Steps(1), "sampler": fv.Full()}
+    expected = run("eager", fv.FedVRA(gamma=0.1, a=5), mlp(), split, **changes)
+    monkeypatch.setattr("fedvra.programs.trace_first", refuse)
+    agree([expected, run("block", fv.FedVRA(gamma=0.1, a=5), mlp(), split, **changes)])
 
 
 @pytest.mark.parametrize("block", [2, 4, 5, 16])

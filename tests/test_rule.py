@@ -43,7 +43,7 @@ def test_the_affine_step_is_step_11_as_printed(corrected, gamma, decay):
     close(fast, x - eta * (g + decay * x - correction + gamma * (x - x0)))
     close(fast, rule.local_step(x, g, correction, x0, eta, gamma, decay))
     first = torch.empty(P, dtype=x.dtype)
-    rule.first_move_(first, terms, rule.decay_move(terms))
+    rule.first_move_(first, terms)
     close(first - eta * g, rule.local_step(x0, g, correction, x0, eta, gamma, decay) - x0)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedvra.cohort import Ints
 from fedvra.feed import Feed
 from fedvra.flat import FlatSpec
-from fedvra.replay import FirstStep, Program, trace_block, trace_first, trace_step
+from fedvra.replay import CannotReplayError, FirstStep, Program, trace_block, trace_first, trace_step
 from fedvra.replay.program import Loss
 
 SMALL_PROGRAM = 8 << 20
@@ -30,7 +30,7 @@ class Programs:
         self.anchor = self.spec.gather(module)
         """The point from which single steps start."""
         self._programs: dict[tuple[int, int, bool], Program | None] = {}
-        self._first: dict[tuple[int, int], FirstStep] = {}
+        self._first: dict[tuple[int, int], FirstStep | None] = {}
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
         self._constants: dict[int, Tensor] = {}
 
@@ -63,12 +63,15 @@ class Programs:
         assert program is not None  # a model that is blocked is small: each shape has its program
         return program
 
-    def first(self, rows: Ints, width: int) -> FirstStep:
-        """The first step of so many clients from the anchor, for batches of this size."""
+    def first(self, rows: Ints, width: int) -> FirstStep | None:
+        """The first step of so many clients from the anchor, for batches of this size; None where it cannot be replayed."""
         key = (len(rows), width)
         if key not in self._first:
             inputs, targets = _times(width, self.feed.inputs(rows), self.feed.targets(rows))
-            self._first[key] = trace_first(self.module, self.loss, inputs, targets, self.anchor)
+            try:
+                self._first[key] = trace_first(self.module, self.loss, inputs, targets, self.anchor)
+            except CannotReplayError:  # steps from points of their own can be: the path was chosen by that
+                self._first[key] = None
         return self._first[key]
 
     def fill(self, program: Program, rows: Ints, rng: np.random.Generator | None) -> None:

@@ -135,20 +135,11 @@ def affine(terms: Terms, out: Tensor | None = None) -> Affine:
     return Affine(rho, torch.add(terms.h, terms.anchor, alpha=terms.gamma, out=out).mul_(terms.eta))
 
 
-def decay_move(terms: Terms) -> Tensor:
-    """-eta*decay*anchor: the part of a first step from the anchor that all clients with the same eta have in common."""
-    return torch.mul(terms.anchor, -terms.eta * terms.decay)
-
-
-def first_move_(delta: Tensor, terms: Terms, decay: Tensor) -> None:
-    """Step 11 at x = anchor less its gradient, as a move: delta = eta*(h - decay*anchor). The pull is zero there.
-
-    ``decay`` is the client's :func:`decay_move`.
-    """
-    if terms.h is None:
-        delta.copy_(decay)
-    else:
-        torch.add(decay, terms.h, alpha=float(terms.eta), out=delta)
+def first_move_(delta: Tensor, terms: Terms) -> None:
+    """Step 11 at x = anchor less its gradient, as a move: delta = eta*(h - decay*anchor). The pull is zero there."""
+    torch.mul(terms.anchor, -terms.eta * terms.decay, out=delta)
+    if terms.h is not None:
+        delta.add_(terms.h, alpha=float(terms.eta))
 
 
 def add_first_moves_(total_P: Tensor, x0: Tensor, h: Tensor | None, weight: float, eta: float, decay: float) -> None:

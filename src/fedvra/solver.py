@@ -146,6 +146,8 @@ class SupervisedSolver(Solver):
             return None
         with torch.no_grad():
             first = self.programs.first(schedules[0][0], len(schedules))
+            if first is None:
+                return None
             self.programs.anchor.copy_(x0)
             self.programs.fill_block(
                 first, schedules, 0, [self.feed.augmentation(block, int(c)) for c in block.clients]
@@ -162,7 +164,7 @@ class SupervisedSolver(Solver):
             out = self.programs.buffer(1)[1][0]
             self.programs.anchor.copy_(terms.anchor)
             self.programs.fill(single, schedule[0], rng)
-            rule.first_move_(out, terms, rule.decay_move(terms))
+            rule.first_move_(out, terms)
             single.run(1.0, eta, None)
             if out.data_ptr() != delta.data_ptr():
                 delta.copy_(out)

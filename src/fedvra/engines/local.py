@@ -103,6 +103,7 @@ class ProcessPool:
         results: list[Any] = [None] * len(tasks)
         waiting = deque(range(len(tasks)))
         at: dict[Connection, deque[int]] = {connection: deque() for connection in self._workers}
+        failed: Exception | None = None
         while waiting or any(at.values()):
             self._hand_out(tasks, waiting, at)
             for ready in wait([connection for connection, queue in at.items() if queue]):
@@ -112,9 +113,14 @@ class ProcessPool:
                 except (EOFError, ConnectionResetError):  # died mid-task: staged state is simply written again
                     self._replace(connection, waiting, at)
                     continue
-                if failure is not None:
-                    raise failure
                 results[at[connection].popleft()] = result
+                if (
+                    failure is not None
+                ):  # raised when nobody is at work any more: the next call must not meet old answers
+                    failed = failed or failure
+                    waiting.clear()
+        if failed is not None:
+            raise failed
         return results
 
     def _hand_out(self, tasks: Sequence[Task], waiting: deque[int], at: dict[Connection, deque[int]]) -> None:
