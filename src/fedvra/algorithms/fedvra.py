@@ -43,9 +43,7 @@ class PrimalDual(Algorithm, Adaptive, ABC):
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
         if self.gamma is auto:
             kappa = Pace.of(cohort).sigma * mean_carry(cohort) / mean_p(cohort)
-            penalty = np.minimum(
-                1 / kappa, 0.5 / cohort.eta
-            )  # the bound matters where some eta_i are far above the mean
+            penalty = np.minimum(1 / kappa, 0.5 / cohort.eta)  # the bound: for eta_i far above the mean
             relative = ones(cohort)
         else:
             kappa = beta(self.gamma, everyone)

@@ -27,55 +27,47 @@ class Compiled(NamedTuple):
     """Where the loss comes out."""
 
 
+class Recording(NamedTuple):
+    """One forward and backward pass, as it was seen."""
+
+    calls: list[Call]
+    x: Tensor
+    """The memory the parameters were read from."""
+    gradients: Sequence[Tensor | None]
+    """What was found for each parameter."""
+    batch: tuple[Tensor, Tensor]
+    """The memory that inputs and targets are put into."""
+    loss: Tensor
+    """What it came to."""
+
+
 def compile_step(
-    calls: list[Call],
-    x: Tensor,
-    out: Tensor,
-    parameters: list[Tensor],
-    gradients: Sequence[Tensor | None],
-    batch: tuple[Tensor, Tensor],
-    loss: Tensor,
-    refresh: list[tuple[Tensor, Tensor]],
+    recording: Recording, out: Tensor, parameters: list[Tensor], refresh: Sequence[tuple[Tensor, Tensor]] = ()
 ) -> Compiled:
     """The calls that matter, in place, and then the update of ``out``.
 
     Args:
-        calls: what one forward and backward pass did.
-        x: the memory the parameters were read from, and ``out`` the memory that is updated.
-        parameters: the parameters' views of ``out``, and ``gradients`` what was found for them.
-        batch: the memory that inputs and targets are put into; ``loss`` what it came to.
+        out: the memory that is updated, and ``parameters`` the views of it.
         refresh: pairs (copy, master) to copy before anything else, for a network that computes in a lower precision.
     """
-    code, loss, products, others = _body(calls, x, parameters, gradients, batch, loss, refresh)
+    code, loss, products, others = _body(recording, parameters, refresh)
     code.update(out, products, others)
     return Compiled(code.function(), code.source(), tensors_in(list(code.bound.values())), loss)
 
 
-def compile_gradients(
-    calls: list[Call],
-    x: Tensor,
-    parameters: list[Tensor],
-    gradients: Sequence[Tensor | None],
-    batch: tuple[Tensor, Tensor],
-    loss: Tensor,
-) -> Compiled:
+def compile_gradients(recording: Recording, parameters: list[Tensor]) -> Compiled:
     """The calls that matter, in place; the function returns each parameter's gradient: None, a tensor, or two factors."""
-    code, loss, products, others = _body(calls, x, parameters, gradients, batch, loss, [])
+    code, loss, products, others = _body(recording, parameters)
     found: dict[int, Any] = {id(w): (a, b) for w, a, b in products} | {id(w): g for w, g in others}
     code.give([found[id(w)] for w in parameters])
     return Compiled(code.function(""), code.source(""), tensors_in(list(code.bound.values())), loss)
 
 
 def _body(
-    calls: list[Call],
-    x: Tensor,
-    parameters: list[Tensor],
-    gradients: Sequence[Tensor | None],
-    batch: tuple[Tensor, Tensor],
-    loss: Tensor,
-    refresh: list[tuple[Tensor, Tensor]],
+    recording: Recording, parameters: list[Tensor], refresh: Sequence[tuple[Tensor, Tensor]] = ()
 ) -> tuple[Code, Tensor, list[Product], list[Plain]]:
     """Code that computes all that the gradients need, where the loss comes out, and the gradients as products and others."""
+    calls, x, gradients, batch, loss = recording
     given = {memory(x), *map(memory, batch)}
     work = [c for c in calls if not c.is_view]
     for c in work:

@@ -66,8 +66,8 @@ class FirstStep:
 def trace_first(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, x: Tensor) -> FirstStep:
     """Bound to the memory of x [P]; tried against autograd on another batch before it is used."""
     inputs, targets = inputs.clone(), targets.clone()
-    calls, leaves, gradients, losses, per_client = record_block(module, loss, inputs, targets, x)
-    compiled = compile_gradients(calls, x, leaves, gradients, (inputs, targets), losses)
+    recording, leaves, per_client = record_block(module, loss, inputs, targets, x)
+    compiled = compile_gradients(recording, leaves)
     first = FirstStep(inputs, targets, compiled.loss, [leaf.shape for leaf in leaves], compiled.run)
 
     batch, wanted = inputs.roll(1, 0), targets.roll(2, 0)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedvra.replay.compile import compile_step
-from fedvra.replay.record import Call, CannotReplayError, Recorder, layout, parameter_views
+from fedvra.replay.compile import Recording, compile_step
+from fedvra.replay.record import CannotReplayError, Recorder, layout, parameter_views
 
 Loss = Callable[[Any, Tensor], Tensor]
 
@@ -79,9 +79,8 @@ def trace_step(
             raise CannotReplayError(f"the step changes the buffer {n}")
     out = master if out is None else out
     refresh = [(x, master)] if x is not master else []
-    compiled = compile_step(
-        recorder.calls, x, out, parameter_views(out, shapes), gradients, (inputs, targets), value, refresh
-    )
+    recording = Recording(recorder.calls, x, gradients, (inputs, targets), value)
+    compiled = compile_step(recording, out, parameter_views(out, shapes), refresh)
     program = Program(inputs, targets, *compiled)
 
     def gradient(batch: Tensor, wanted: Tensor) -> Tensor:
@@ -98,8 +97,8 @@ def trace_step(
 def trace_block(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, x: Tensor) -> Program:
     """The steps of M clients at once: batches [M, B, ...] and x [M, P], each client with its own parameters."""
     inputs, targets = inputs.clone(), targets.clone()
-    calls, leaves, gradients, losses, per_client = record_block(module, loss, inputs, targets, x)
-    compiled = compile_step(calls, x, x, leaves, gradients, (inputs, targets), losses, [])
+    recording, leaves, per_client = record_block(module, loss, inputs, targets, x)
+    compiled = compile_step(recording, x, leaves)
     program = Program(inputs, targets, *compiled)
     _verify(program, x, lambda b, w: torch.cat([g.flatten(1) for g in per_client(leaves, b, w)[0]], 1))
     return program
@@ -110,10 +109,10 @@ Gradients = Callable[[list[Tensor], Tensor, Tensor], tuple[list[Tensor], Tensor]
 
 def record_block(
     module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, x: Tensor
-) -> tuple[list[Call], list[Tensor], list[Tensor], Tensor, Gradients]:
+) -> tuple[Recording, list[Tensor], Gradients]:
     """Every client's gradient, recorded: at its own row of x [M, P], or (x [P]) at a point that all share.
 
-    Returns the calls, the parameters as views of x, the gradients, the losses [M], and the function that was recorded.
+    Returns the recording, the parameters as views of x, and the function that was recorded.
     """
     names, shapes = zip(*((n, p.shape) for n, p in module.named_parameters()), strict=True)
     state = _own_buffers(module, None)
@@ -134,7 +133,7 @@ def record_block(
         raise CannotReplayError(f"vmap: {error}") from error
     finally:
         fallback(True)
-    return recorder.calls, leaves, gradients, losses, per_client
+    return Recording(recorder.calls, x, gradients, (inputs, targets), losses), leaves, per_client
 
 
 def _own_buffers(module: nn.Module, compute: torch.dtype | None) -> dict[str, Tensor]:
