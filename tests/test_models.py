@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
 from fedvra.errors import UsageError
 from fedvra.models import MODELS
@@ -54,3 +57,23 @@ def test_initialisation_is_pytorchs_own() -> None:
 def test_unknown_models_name_the_nearest() -> None:
     with pytest.raises(UsageError, match="there is no model 'mpl': did you mean 'mlp'"):
         MODELS.get("mpl")
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn-feddyn"])
+def test_relu_after_pooling_is_relu_before_it_to_the_bit(name: str) -> None:
+    """As the networks are usually written: conv, ReLU, pool. Ours swaps the last two, which is cheaper."""
+    torch.manual_seed(0)
+    model = MODELS.get(name)(CIFAR, 10)
+    usual = copy.deepcopy(model)
+    for conv in (0, 3):
+        usual[conv + 1], usual[conv + 2] = usual[conv + 2], usual[conv + 1]
+    assert [type(layer) for layer in usual[:3]] == [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
+    for _ in range(3):
+        images, labels = torch.randn(7, *CIFAR), torch.randint(0, 10, (7,))
+        for network in (model, usual):
+            network.zero_grad()
+            nn.functional.cross_entropy(network(images), labels).backward()
+            with torch.no_grad():
+                for parameter in network.parameters():
+                    parameter -= 0.1 * parameter.grad
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), usual.parameters(), strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -184,3 +186,22 @@ def test_a_device_that_is_not_there_is_refused_by_name():
             rounds=1,
             solver=SolverSettings(device="cuda:7"),
         )
+
+
+@pytest.mark.parametrize("make", [mlp, cnn])
+def test_evaluation_in_pieces_is_the_evaluation_of_the_whole(make: Callable[[], nn.Module]) -> None:
+    """2350 test samples: three tasks, and for convolutions 24 batches, the last of half the size."""
+    rng = np.random.default_rng(5)
+    shape = (8,) if make is mlp else (2, 8, 8)
+    inputs, targets = torch.as_tensor(rng.normal(size=(2350, *shape))), torch.as_tensor(rng.integers(0, 3, 2350))
+    train = (inputs[:60] + 1.0, targets[:60])
+    transform = fv.Transform(mean=(0.3,), std=(2.0,))
+    split = fv.split(train, fv.IID(), clients=CLIENTS, seed=1, transform=transform, test=(inputs, targets))
+    solver = SupervisedSolver(fv.Supervised(make()), split, SolverSettings())
+    parts = [solver.evaluate(solver.spec.gather(make()), None, k) for k in range(solver.test_parts)]
+    with torch.no_grad():
+        outputs = make()((inputs - 0.3) / 2)
+    assert sum(part.samples for part in parts) == 2350
+    assert sum(part.correct for part in parts) == (outputs.argmax(1) == targets).sum()
+    whole = nn.functional.cross_entropy(outputs, targets, reduction="sum")
+    assert sum(part.loss for part in parts) == pytest.approx(float(whole), rel=1e-12)

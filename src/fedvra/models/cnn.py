@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedvra.models.base import Shape, register, size_after_convolutions
+from fedvra.models.base import Shape, convolutions, register
 
 
 @register("cnn")
@@ -16,16 +16,5 @@ def cnn(input_shape: Shape, classes: int) -> nn.Module:
     >>> sum(p.numel() for p in cnn((3, 32, 32), 10).parameters())
     878538
     """
-    pixels = size_after_convolutions("cnn", input_shape)
-    return nn.Sequential(
-        nn.Conv2d(input_shape[0], 32, kernel_size=5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, kernel_size=5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * pixels, 512),
-        nn.ReLU(),
-        nn.Linear(512, classes),
-    )
+    layers, features = convolutions("cnn", input_shape, 32, 64)
+    return nn.Sequential(*layers, nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, classes))

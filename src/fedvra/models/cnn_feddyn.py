@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedvra.models.base import Shape, register, size_after_convolutions
+from fedvra.models.base import Shape, convolutions, register
 
 
 @register("cnn-feddyn")
@@ -14,16 +14,10 @@ def cnn_feddyn(input_shape: Shape, classes: int) -> nn.Module:
     >>> sum(p.numel() for p in cnn_feddyn((3, 32, 32), 10).parameters())
     797962
     """
-    pixels = size_after_convolutions("cnn-feddyn", input_shape)
+    layers, features = convolutions("cnn-feddyn", input_shape, 64, 64)
     return nn.Sequential(
-        nn.Conv2d(input_shape[0], 64, kernel_size=5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(64, 64, kernel_size=5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * pixels, 384),
+        *layers,
+        nn.Linear(features, 384),
         nn.ReLU(),
         nn.Linear(384, 192),
         nn.ReLU(),
