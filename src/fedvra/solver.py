@@ -286,7 +286,7 @@ class SupervisedSolver(Solver):
         self._point_at(x_P, aux_K)
         self.module.eval()
         targets = targets.to(self.device)
-        pieces = inputs.split(self._viewed_at_once)
+        pieces = inputs.split(self._viewed_at_once)  # type: ignore[no-untyped-call]
         outputs = torch.cat([self.module(self.feed.prepared(piece, dtype=self.spec.dtype)) for piece in pieces])
         self.module.train()
         loss = float(self.problem.loss(outputs, targets)) * len(targets)
