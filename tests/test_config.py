@@ -165,6 +165,12 @@ BAD = [
     ({"batch_size": 0}, "batch_size must be at least 1, got 0; or say 'full'"),
     ({"lr": 0}, "lr must be greater than 0"),
     ({"lr": "inf"}, "lr must be a number"),
+    (
+        {"normalize": "imagenet"},
+        "normalize must be 'dataset', 'sample' .* or MEAN/STD such as 0.5/0.25, got 'imagenet'",
+    ),
+    ({"normalize": "0.5"}, "normalize must be"),
+    ({"normalize": "0.5/,"}, "normalize must be"),
     ({"lr": [1]}, "lr must be a number"),
     ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
     ({"weights": "evenly"}, "there is no value of weights 'evenly'"),

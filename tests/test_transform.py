@@ -113,3 +113,27 @@ def test_float_images_are_augmented_too() -> None:
 def test_nonsense_is_refused(make: object) -> None:
     with pytest.raises(UsageError):
         make()  # type: ignore[operator]
+
+
+def test_every_sample_by_its_own_mean_and_deviation() -> None:
+    rng = np.random.default_rng(0)
+    images = torch.as_tensor(rng.integers(0, 256, (5, 3, 4, 4)), dtype=torch.uint8)
+    images[2] = 77  # blank: nothing to divide by
+    out = Transform(per_sample=True)(images, dtype=torch.float64)
+    for image, got in zip(images.numpy() / 255.0, out.numpy(), strict=True):
+        expected = (image - image.mean()) / max(image.std(), 48**-0.5)
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+    floats = torch.as_tensor(rng.normal(3.0, 2.0, (4, 6)))
+    before = floats.clone()
+    np.testing.assert_allclose(Transform(per_sample=True)(floats).std(dim=1, correction=0), 1.0, atol=1e-12)
+    assert torch.equal(floats, before)
+
+
+def test_normalisation_by_name() -> None:
+    own = Transform((0.1, 0.2, 0.3), (1.0, 2.0, 3.0), crop_padding=2, flip=True)
+    assert own.normalized("dataset") is own
+    assert own.normalized("0.5/0.25") == Transform((0.5,), (0.25,), crop_padding=2, flip=True)
+    assert own.normalized(".4,.5,.6/1,2,3.5") == Transform((0.4, 0.5, 0.6), (1, 2, 3.5), crop_padding=2, flip=True)
+    assert own.normalized("sample").normalized("0/1") == Transform((0.0,), (1.0,), crop_padding=2, flip=True)
+    with pytest.raises(UsageError, match="per_sample, but not both"):
+        Transform((0.1,), (1.0,), per_sample=True)

@@ -76,6 +76,13 @@ class RunConfig:
         "equal", values.weights, "NAME", "Weight of each client: equal, samples, or numbers separated by commas."
     )
     model: str = option("mlp", values.text, "NAME", "mlp, cnn, cnn-feddyn, linear, ...")
+    normalize: str = option(
+        "dataset",
+        values.normalization,
+        "HOW",
+        "Pixels, in [0, 1], less MEAN over STD: as usual for the data set (dataset), by each image's own (sample), or "
+        "numbers, e.g. 0.5/0.25.",
+    )
     seed: int = option(0, values.whole(0), "N", "The same seed gives the same numbers, whatever the number of workers.")
     drop: float = option(
         0.0, values.probability_of_loss, "P", "Probability that a reply is lost after the work was done."

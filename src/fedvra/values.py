@@ -114,6 +114,25 @@ def size(name: str, value: Any) -> int:
     return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
 
 
+def normalization(name: str, value: Any) -> str:
+    """dataset, sample, or MEAN/STD with numbers for all channels or, separated by commas, for each.
+
+    >>> normalization("normalize", " 0.5/0.25 "), normalization("normalize", "sample")
+    ('0.5/0.25', 'sample')
+    """
+    written = str(value).replace(" ", "")
+    if written in ("dataset", "sample"):
+        return written
+    number = r"-?\d+(?:\.\d*)?|-?\.\d+"
+    several = rf"(?:{number})(?:,(?:{number}))*"
+    match = re.fullmatch(rf"({several})/({several})", written)
+    require(
+        match is not None,
+        f"{name} must be 'dataset', 'sample' (each by its own mean and deviation) or MEAN/STD such as 0.5/0.25, got {value!r}.",
+    )
+    return written
+
+
 def epochs(name: str, value: Any) -> int | str:
     """A number of epochs, or a range such as 1-5 to draw from per client and round."""
     from fedvra.work import parse_epochs

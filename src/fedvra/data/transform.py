@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,8 +22,10 @@ class Transform:
     - Float inputs are normalised where ``mean`` and ``std`` are given, and otherwise only brought to ``dtype``.
     - Other inputs (token numbers, say) pass through untouched.
 
-    ``mean`` and ``std`` have one entry, or one per channel (dimension 1). Augmentation works on the samples as stored, so
-    images stay uint8 until the last step and the padding of a crop is black, as if the image had been padded on disk.
+    ``mean`` and ``std`` have one entry, or one per channel (dimension 1). With ``per_sample`` they are those of each sample
+    itself, over all its n entries (a standard deviation below 1/sqrt(n) counts as that). Augmentation works on the samples
+    as stored, so images stay uint8 until the last step and the padding of a crop is black, as if the image had been padded
+    on disk.
 
     >>> import numpy as np, torch
     >>> images = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
@@ -38,6 +40,7 @@ class Transform:
     std: tuple[float, ...] = ()
     crop_padding: int = 0
     flip: bool = False
+    per_sample: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -45,6 +48,7 @@ class Transform:
             f"Transform: mean has {len(self.mean)} entries and std {len(self.std)}; give one of each per channel.",
         )
         require(all(value > 0 for value in self.std), f"Transform: every std must be positive, got {self.std}.")
+        require(not (self.per_sample and self.mean), "Transform: give mean and std, or per_sample, but not both.")
         require(self.crop_padding >= 0, f"Transform: crop_padding must be 0 or more, got {self.crop_padding}.")
 
     @property
@@ -63,6 +67,8 @@ class Transform:
             scale, shift = _affine(self, 255.0, inputs.ndim, scaled.dtype)
         elif inputs.is_floating_point():
             scaled = inputs.to(dtype or inputs.dtype)
+            if self.per_sample:
+                return _standardised(scaled)
             if not self.mean:
                 return scaled
             if scaled is inputs:
@@ -70,7 +76,24 @@ class Transform:
             scale, shift = _affine(self, 1.0, inputs.ndim, scaled.dtype)
         else:
             return inputs
-        return scaled.mul_(scale).add_(shift)
+        scaled.mul_(scale).add_(shift)
+        return _standardised(scaled) if self.per_sample else scaled
+
+    def normalized(self, how: str) -> Transform:
+        """The same augmentation with another normalisation, named as on a command line.
+
+        >>> own = Transform(mean=(0.1,), std=(0.3,), flip=True)
+        >>> own.normalized("0.5/0.25")
+        Transform(mean=(0.5,), std=(0.25,), crop_padding=0, flip=True, per_sample=False)
+        >>> own.normalized("sample").per_sample, own.normalized("dataset") == own
+        (True, True)
+        """
+        if how == "dataset":
+            return self
+        if how == "sample":
+            return replace(self, mean=(), std=(), per_sample=True)
+        mean, std = (tuple(float(number) for number in part.split(",")) for part in how.split("/"))
+        return replace(self, mean=mean, std=std, per_sample=False)
 
     def _augment(self, inputs: Tensor, rng: np.random.Generator) -> Tensor:
         require(
@@ -85,6 +108,13 @@ class Transform:
             images = images if self.crop_padding else images.copy()  # never write into the caller's data
             images[mirrored] = images[mirrored][..., ::-1]
         return torch.from_numpy(images)
+
+
+def _standardised(samples: Tensor) -> Tensor:
+    """Every sample less its mean, over its standard deviation or, for a blank one, 1/sqrt(n)."""
+    flat = samples.flatten(1)
+    std, mean = torch.std_mean(flat, dim=1, correction=0, keepdim=True)
+    return flat.sub(mean).div_(std.clamp_min(flat.shape[1] ** -0.5)).reshape(samples.shape)
 
 
 def _random_crop(images: NDArray[np.generic], padding: int, rng: np.random.Generator) -> NDArray[np.generic]:

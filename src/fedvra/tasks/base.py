@@ -10,6 +10,7 @@ from fedvra.registry import Registry
 
 if TYPE_CHECKING:
     from fedvra.config import RunConfig
+    from fedvra.data.dataset import FederatedData
     from fedvra.problems.base import Problem
 
 Make: TypeAlias = "Callable[[RunConfig], tuple[Problem, Any]]"
@@ -31,20 +32,28 @@ class Task:
 TASKS: Registry[Task] = Registry("task", "fedvra.tasks")
 
 
+def dealt(dataset: str, config: RunConfig) -> FederatedData:
+    """The data set of that name, normalised and dealt to the clients as the options say."""
+    from fedvra.data.dataset import split
+    from fedvra.data.partitions import parse_partition
+    from fedvra.data.sources import load
+
+    partition = parse_partition(config.split)  # first: a slip there should not wait for a download
+    loaded = load(dataset, config.data)
+    transform = loaded.transform.normalized(config.normalize)
+    return split(loaded, partition, clients=config.clients, seed=config.seed, transform=transform)
+
+
 def classification(dataset: str) -> Make:
     """The usual task: a data set of that name, split by label, a model by name, cross-entropy and weight decay."""
 
     def make(config: RunConfig) -> tuple[Problem, Any]:
         from functools import partial
 
-        from fedvra.data.dataset import split
-        from fedvra.data.partitions import parse_partition
-        from fedvra.data.sources import load
         from fedvra.models import MODELS
         from fedvra.problems.supervised import Supervised
 
-        partition, make_model = parse_partition(config.split), MODELS.get(config.model)
-        data = split(load(dataset, config.data), partition, clients=config.clients, seed=config.seed)
+        make_model, data = MODELS.get(config.model), dealt(dataset, config)
         shape, classes = tuple(data.dataset.inputs.shape[1:]), data.dataset.classes or 1
         return Supervised(partial(make_model, shape, classes), weight_decay=config.weight_decay), data
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedvra.tasks.base import TASKS, Make, Task
+from fedvra.tasks.base import TASKS, Make, Task, dealt
 
 if TYPE_CHECKING:
     from fedvra.config import RunConfig
@@ -24,14 +24,10 @@ def semisupervised(dataset: str, known: Known) -> Make:
     def make(config: RunConfig) -> tuple[Problem, Any]:
         from functools import partial
 
-        from fedvra.data.dataset import split
-        from fedvra.data.partitions import parse_partition
-        from fedvra.data.sources import load
         from fedvra.models import MODELS
         from fedvra.problems.semisupervised import SemiSupervised
 
-        partition, make_model = parse_partition(config.split), MODELS.get(config.model)
-        data = split(load(dataset, config.data), partition, clients=config.clients, seed=config.seed)
+        make_model, data = MODELS.get(config.model), dealt(dataset, config)
         model = partial(make_model, tuple(data.dataset.inputs.shape[1:]), data.dataset.classes or 1)
         problem = SemiSupervised(model, weight_decay=config.weight_decay, seed=config.seed)
         if known == "some":
