@@ -69,7 +69,7 @@ add(
 add(
     "cifar10",
     "CIFAR-10 with nine of ten labels hidden; the paper's fourth experiment",
-    {"model": "cnn", "rounds": 200, "batch_size": 32, "targets": (40, 50, 60)},
+    {"model": "cnn", "normalize": "0.5/0.5", "rounds": 200, "batch_size": 32, "targets": (40, 50, 60)},
     steps=32,
     settings={"fedvra-u": {"gamma": 0.1, "a": 7, "d": 15}},
 )
