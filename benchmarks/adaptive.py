@@ -84,16 +84,20 @@ def first(run: dict[str, Any], target: float) -> int | None:
 
 # -- MNIST ----------------------------------------------------------------------------------------------------------------
 
+DESIGN, FRESH = range(3), range(3, 6)
+"""Seeds: auto was designed with the former (and 10 to 12), and never run on the latter before it was settled."""
 SETTINGS = {"non-IID": {}, "HLU": {"epochs": "1-5"}, "IID": {"split": "iid"}}
 
 
 def mnist() -> None:
     results = Results("mnist")
-    for (label, given), (name, options), seed in itertools.product(
-        (("auto", {}), ("paper", PAPER)), SETTINGS.items(), range(3)
+    for seeds, (label, given), (name, options) in (
+        *itertools.product((DESIGN,), (("auto", {}), ("paper", PAPER)), SETTINGS.items()),
+        *itertools.product((FRESH,), (("auto", {}),), SETTINGS.items()),
     ):
-        task = {"task": "mnist", "seed": seed, "set": given, **options}
-        results.have(f"{name}, {label}, seed {seed}", lambda task=task: of_task(task, 130, 0.97))
+        for seed in seeds:
+            task = {"task": "mnist", "seed": seed, "set": given, **options}
+            results.have(f"{name}, {label}, seed {seed}", lambda task=task: of_task(task, 130, 0.97))
 
 
 def corners() -> None:
@@ -231,11 +235,12 @@ def draw() -> None:
     figure.savefig(RESULTS.parent / "images" / "adaptive-mnist.png", dpi=110)
 
     print("| MNIST | setting | seeds | " + " | ".join(f"rounds to {t}%" for t in TARGETS) + " |\n|" + " --- |" * 6)
-    for name, label in itertools.product(SETTINGS, ("auto", "paper")):
-        some = [run for key, run in runs.items() if key.startswith(f"{name}, {label},")]
+    for name, (label, seeds) in itertools.product(SETTINGS, (("auto", DESIGN), ("auto", FRESH), ("paper", DESIGN))):
+        some = [runs[key] for key in (f"{name}, {label}, seed {seed}" for seed in seeds) if key in runs]
         if some:
             found = [[first(run, t / 100) for run in some] for t in TARGETS]
-            print(f"| {name} | {label} | {len(some)} | " + " | ".join(_mean(each) for each in found) + " |")
+            which = f"{seeds.start} to {seeds.stop - 1}"
+            print(f"| {name} | {label} | {which} | " + " | ".join(_mean(each) for each in found) + " |")
 
     runs = Results("grids").runs
     for case in dict.fromkeys(key.split(" | ")[0] for key in runs):

@@ -22,11 +22,9 @@ from fedvra.policies import Pace, Stepwise, auto, inverse_p, over_rounds, parse_
 from quadratics import case, quadratic
 
 
-def cohort(p: Any = 0.5, steps: Any = (4, 2), eta: Any = 0.1, round: int = 0, memory: tuple[float, ...] = ()) -> Cohort:
+def cohort(p: Any = 0.5, steps: Any = (4, 2), eta: Any = 0.1, round: int = 0, omega: Any = 0.25) -> Cohort:
     ones = np.ones(2)
-    return Cohort(
-        round, 4, np.array([1, 3]), p * ones, np.array(steps), np.ones(2, int), ones / 4, eta * ones, memory=memory
-    )
+    return Cohort(round, 4, np.array([1, 3]), p * ones, np.array(steps), np.ones(2, int), omega * ones, eta * ones)
 
 
 def row(algorithm: fv.Algorithm, *args: Any, **options: Any) -> Any:
@@ -76,15 +74,23 @@ def test_the_first_row_of_auto() -> None:
     T = np.array([0.4, 0.2])
     np.testing.assert_allclose(made.alpha, 1 / T)
     np.testing.assert_allclose(made.w, 2.0)
-    assert made.kappa == pytest.approx(2 * 0.3 / 0.5)  # sigma * mean T / p
+    assert made.kappa == pytest.approx(1 / 0.5 / ((1 / 0.4 + 1 / 0.2) / 2))  # sigma / p / mean of 1/T
+    assert 0.5 * np.mean(made.alpha / made.gamma) == pytest.approx(1)  # sigma = p * mean of a
     np.testing.assert_allclose(made.gamma, 1 / made.kappa)
 
 
 def test_means_are_over_all_clients_not_over_those_drawn() -> None:
     """One drawn with p = 0.1 stands for ten, one with p = 1 for itself."""
     made = row(fv.FedVRA(), p=np.array([0.1, 1.0]))
-    mean_p, mean_T = 2 / 11, (10 * 0.4 + 0.2) / 11
-    assert made.kappa == pytest.approx(Pace.first(mean_p).sigma * mean_T / mean_p)
+    mean_p, mean_rate = 2 / 11, (10 / 0.4 + 1 / 0.2) / 11
+    assert made.kappa == pytest.approx(Pace.first(mean_p).sigma / mean_p / mean_rate)
+
+
+def test_clients_count_by_their_weight() -> None:
+    """sigma is the strength of lam = sum omega_i*lam_i: who has no weight has no say in it."""
+    made = row(fv.FedVRA(), omega=np.array([0.75, 0.25]))
+    assert made.kappa == pytest.approx(1 / 0.5 / (0.75 / 0.4 + 0.25 / 0.2))
+    assert np.isfinite(row(fv.FedVRA(), omega=np.array([0.0, 0.0])).kappa)
 
 
 def test_numbers_given_are_used_as_given() -> None:
@@ -100,7 +106,7 @@ def test_numbers_given_are_used_as_given() -> None:
 
 def test_with_gamma_given_the_servers_momentum_is_bounded() -> None:
     """a = 1/(gamma*T), but a*p at most sigma: what Remark 1 alone does not ensure."""
-    loose, tight = row(fv.FedVRA(gamma=2.0)), row(fv.FedVRA(gamma=0.02))
+    loose, tight = row(fv.FedVRA(gamma=4.0)), row(fv.FedVRA(gamma=0.02))
     np.testing.assert_allclose(loose.alpha, [1 / 0.4, 1 / 0.2])
     np.testing.assert_allclose(tight.alpha / 0.02 * 0.5, Pace.first(0.5).sigma)
 
@@ -120,15 +126,30 @@ def changes(paces: list[Pace]) -> list[float]:
     return [math.log(b.sigma / a.sigma) for a, b in itertools.pairwise(paces)]
 
 
+def test_full_strength_once_uploads_were_compared() -> None:
+    """Two rounds at 1, and 3 unless the second sum of uploads undoes the first, or they or the dual have grown."""
+    first = seen(cosine=None)
+    assert [pace.sigma for pace in play(first, seen(cosine=-0.4), seen())] == pytest.approx([1, 1, 3, 3], rel=0.1)
+    assert play(first, seen(cosine=-0.6))[-1].sigma == 1
+    assert play(first, seen(move=100.0))[-1].sigma == pytest.approx(math.exp(-0.5))
+    assert play(first, seen(cosine=-0.6), seen(cosine=0.9))[-1].sigma < 1.2  # the second look is like any other
+    assert play(first, seen(cosine=None), seen())[-1].sigma == 3
+
+
 def test_strength_grows_with_progress_up_to_a_bound() -> None:
-    paces = play(*(seen(move=0.8**r, dual=0.5**r) for r in range(12)))
-    assert changes(paces)[0] == pytest.approx(0.1)
+    falling = [seen(cosine=-0.6, move=0.8**r, dual=0.5**r) for r in range(2)]
+    paces = play(*falling, *(seen(move=0.8**r, dual=0.5**r) for r in range(2, 16)))
+    assert changes(paces)[2] == pytest.approx(0.1)
     assert paces[-1].sigma == paces[0].most == 3.0
 
 
 def test_strength_is_cut_when_uploads_or_dual_grow() -> None:
     assert changes(play(seen(), seen(move=100.0)))[1] == pytest.approx(-0.5)
     assert changes(play(seen(dual=1e-4), seen(dual=1.0)))[1] == pytest.approx(-0.5)
+    back = changes(play(seen(), seen(move=100.0), seen(move=9.0), seen(move=5.0)))
+    assert back[1:] == pytest.approx(
+        [-0.5, 0, 0]
+    )  # once is enough where it helped: the mean is still high, the news is good
     last = play(*(seen(move=10.0**r) for r in range(99)))[-1]
     assert last.sigma == pytest.approx(0.1)  # kappa = T: the server moves along lam as far as a client does in a round
 
@@ -146,7 +167,8 @@ def test_strength_falls_slowly_at_the_level_of_the_noise() -> None:
 
 def test_fewer_clients_per_round_start_more_carefully() -> None:
     starts = [Pace.first(p).sigma for p in (0.001, 0.02, 0.05, 0.1, 1.0)]
-    np.testing.assert_allclose(starts, [0.001, 0.08, 0.5, 2, 2])
+    np.testing.assert_allclose(starts, [0.001, 0.12, 0.75, 1, 1])
+    np.testing.assert_allclose([Pace.first(p).most for p in (0.001, 0.02, 0.05, 0.1, 1.0)], [0.001, 0.12, 0.75, 3, 3])
 
 
 def test_scalars_do_not_overflow() -> None:
@@ -201,7 +223,7 @@ def test_the_books_of_a_real_federation_keep_the_memory(tmp_path: Path) -> None:
     before.memory = Memory(Pace.first(0.1).numbers(), torch.tensor([1.0, -2.0, 0.5]))
     before.save(tmp_path)
     assert after.resume(tmp_path)
-    assert Pace(*after.memory.numbers).sigma == 2
+    assert Pace(*after.memory.numbers).sigma == 1
     np.testing.assert_equal(after.memory.numbers, before.memory.numbers)  # NaN included
     assert after.memory.move is not None
     assert torch.equal(after.memory.move, torch.tensor([1.0, -2.0, 0.5]))

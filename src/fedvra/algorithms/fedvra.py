@@ -12,7 +12,7 @@ from fedvra.algorithms.base import Algorithm, Everyone, beta, non_negative, ones
 from fedvra.cohort import Cohort, Floats, Setting, resolve
 from fedvra.memory import Adaptive, Seen
 from fedvra.policies import Pace, auto, inverse_p, remark1
-from fedvra.policies.pace import carry, mean_carry, mean_p
+from fedvra.policies.pace import carry, mean_carry, mean_p, mean_rate
 from fedvra.rule import Coefficients
 from fedvra.theory.conditions import discounted_steps
 
@@ -42,7 +42,7 @@ class PrimalDual(Algorithm, Adaptive, ABC):
 
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
         if self.gamma is auto:
-            kappa = Pace.of(cohort).sigma * mean_carry(cohort) / mean_p(cohort)
+            kappa = Pace.of(cohort).sigma / (mean_p(cohort) * mean_rate(cohort))
             penalty = np.minimum(1 / kappa, 0.5 / cohort.eta)  # the bound: for eta_i far above the mean
             relative = ones(cohort)
         else:

@@ -5,13 +5,14 @@ In products the rule has the server's dual :math:`\lambda=\sum_i\omega_i\lambda_
 
 .. math::
 
-    d_i = 1/p_i, \qquad a_i\gamma = 1/T_i, \qquad \kappa = 1/\gamma = \sigma\,\bar T/\bar p.
+    d_i = 1/p_i, \qquad a_i\gamma = 1/T_i, \qquad
+    \kappa = 1/\gamma = \frac{\sigma}{\bar p}\Big/\sum_i\omega_i\frac1{T_i}.
 
 The first is unbiased (Remark 1). The second has a dual take its client's fresh gradient, whatever the client's work. The third
-leaves one number, the strength :math:`\sigma = a\bar p`: the server's step is heavy-ball momentum with a stepsize of
-:math:`\sigma` local rounds and a memory of :math:`1/\bar p` rounds. For clients that agree, a direction whose curvature
-local work exhausts contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat directions gain
-from a large :math:`\sigma`. Which it is shows in the uploads: see :meth:`Pace.after`.
+leaves one number, the strength :math:`\sigma = \bar p\sum_i\omega_i a_i`: the server's step is heavy-ball momentum with a
+stepsize of :math:`\sigma` local rounds and a memory of :math:`1/\bar p` rounds. For clients that agree, a direction whose
+curvature local work exhausts contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat
+directions gain from a large :math:`\sigma`. Which it is shows in the uploads: see :meth:`Pace.after`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from dataclasses import astuple, dataclass, replace
 from fedvra.cohort import Cohort, Floats
 from fedvra.memory import Seen
 
-START = 2.0
-"""sigma at first: where theory's bound is, which few problems attain."""
-STALE = 200.0
+PROBE = 1.0
+"""sigma in the first rounds, until there are two sums of uploads to compare: what even the stiffest directions bear."""
+MOST = 3.0
+"""sigma thereafter, and at most: half as much again as stiff directions bear for long, which few problems have much of."""
+STALE = 300.0
 """...but at most STALE*p^2: between two visits to a client x0 travels about sigma*T/p^2 along lam, which this bounds."""
-REACH = 1.5
-"""sigma stays below REACH times its start."""
 GROW = 0.1
 """Per round of progress (log sigma)."""
 REST = 0.3
@@ -56,8 +57,8 @@ class Pace:
     sigma: float
     most: float
     """sigma never exceeds this."""
-    cosine: float = 0.0
-    """Running mean of the cosine between successive sums of uploads."""
+    cosine: float = math.nan
+    """Running mean, from 0, of the cosine between successive sums of uploads; NaN before the first two."""
     move: float = math.nan
     """Running mean of |sum of uploads / T|^2; NaN before the first."""
     least_move: float = math.inf
@@ -72,10 +73,10 @@ class Pace:
         """Before the first round.
 
         >>> Pace.first(0.1).sigma, round(Pace.first(0.02).sigma, 3)
-        (2.0, 0.08)
+        (1.0, 0.12)
         """
-        sigma = max(p, min(START, STALE * p * p))
-        return cls(sigma, REACH * sigma)
+        most = max(p, min(MOST, STALE * p * p))
+        return cls(min(PROBE, most), most)
 
     @classmethod
     def of(cls, cohort: Cohort) -> Pace:
@@ -88,10 +89,12 @@ class Pace:
     def after(self, p: float, T: float, seen: Seen) -> Pace:
         r"""The pace for the next round.
 
-        sigma is cut by two fifths while uploads or dual have grown well above their lowest (divergence shows first there);
-        eased while successive uploads undo each other (cosine near -1: sigma is too much for stiff directions); raised by a
-        tenth when uploads are the smallest so far; kept while only the dual, which lags, still falls; and lowered slowly
-        when neither does, as one lowers a stepsize at the level of the noise.
+        sigma is cut by two fifths when uploads or dual have grown well above their lowest (divergence shows first there) and
+        uploads are still growing, and kept as it is until they are down again; eased while successive uploads undo each
+        other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so
+        far; kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a
+        stepsize at the level of the noise. The first time that uploads can be compared and none of this speaks against it,
+        it goes from the probing strength to the full one.
         """
         heard = self.heard + (1 - self.heard) * p
         dual = math.sqrt(seen.dual) / heard
@@ -99,11 +102,14 @@ class Pace:
         weight = min(MAX_MOVE_WEIGHT, MOVE_WEIGHT * p)
         mean = fresh if math.isnan(self.move) else self.move + weight * (fresh - self.move)
         move = math.sqrt(mean)
-        turn = seen.cosine
-        cosine = self.cosine if turn is None else self.cosine + COSINE_WEIGHT * (turn - self.cosine)
+        turn, probing = seen.cosine, math.isnan(self.cosine)
+        before = 0.0 if probing else self.cosine
+        cosine = self.cosine if turn is None else before + COSINE_WEIGHT * (turn - before)
         burst = math.sqrt(fresh) > BURST * self.least_move
         if burst or move > GROWN_MOVE * self.least_move or dual > GROWN_DUAL * self.least_dual:
-            change = -CUT
+            change = 0.0 if fresh < self.move else -CUT
+        elif probing:
+            change = 0.0 if turn is None or turn < TURNED else math.log(self.most / self.sigma)
         elif cosine < TURNED:
             change = BRAKE * (cosine - TURNED)
         elif move <= self.least_move:
@@ -136,3 +142,9 @@ def carry(cohort: Cohort) -> Floats:
 def mean_carry(cohort: Cohort) -> float:
     """The mean of T_i over all clients, estimated from those who were drawn."""
     return float((carry(cohort) / cohort.p).sum() / (1 / cohort.p).sum())
+
+
+def mean_rate(cohort: Cohort) -> float:
+    r""":math:`\sum_i\omega_i/T_i` over all clients, estimated from those who were drawn: the rate at which lam is renewed."""
+    share = (cohort.omega if cohort.omega.any() else 1.0) / cohort.p
+    return float((share / carry(cohort)).sum() / share.sum())
