@@ -23,10 +23,10 @@ from dataclasses import astuple, dataclass, replace
 from fedvra.cohort import Cohort, Floats
 from fedvra.memory import Seen
 
-PROBE = 1.0
-"""sigma in the first rounds, until there are two sums of uploads to compare: what even the stiffest directions bear."""
+FIRST = 2.0
+"""sigma in the first round: where theory's bound is for stiff directions, which few problems have much of."""
 MOST = 3.0
-"""sigma thereafter, and at most: half as much again as stiff directions bear for long, which few problems have much of."""
+"""sigma thereafter, and at most."""
 STALE = 300.0
 """...but at most STALE*p^2: between two visits to a client x0 travels about sigma*T/p^2 along lam, which this bounds."""
 GROW = 0.1
@@ -57,8 +57,8 @@ class Pace:
     sigma: float
     most: float
     """sigma never exceeds this."""
-    cosine: float = math.nan
-    """Running mean, from 0, of the cosine between successive sums of uploads; NaN before the first two."""
+    cosine: float = 0.0
+    """Running mean of the cosine between successive sums of uploads."""
     move: float = math.nan
     """Running mean of |sum of uploads / T|^2; NaN before the first."""
     least_move: float = math.inf
@@ -73,10 +73,10 @@ class Pace:
         """Before the first round.
 
         >>> Pace.first(0.1).sigma, round(Pace.first(0.02).sigma, 3)
-        (1.0, 0.12)
+        (2.0, 0.12)
         """
         most = max(p, min(MOST, STALE * p * p))
-        return cls(min(PROBE, most), most)
+        return cls(min(FIRST, most), most)
 
     @classmethod
     def of(cls, cohort: Cohort) -> Pace:
@@ -93,8 +93,7 @@ class Pace:
         uploads are still growing, and kept as it is until they are down again; eased while successive uploads undo each
         other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so
         far; kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a
-        stepsize at the level of the noise. The first time that uploads can be compared and none of this speaks against it,
-        it goes from the probing strength to the full one.
+        stepsize at the level of the noise. The first round has nothing to compare: the strength is full thereafter.
         """
         heard = self.heard + (1 - self.heard) * p
         dual = math.sqrt(seen.dual) / heard
@@ -102,14 +101,13 @@ class Pace:
         weight = min(MAX_MOVE_WEIGHT, MOVE_WEIGHT * p)
         mean = fresh if math.isnan(self.move) else self.move + weight * (fresh - self.move)
         move = math.sqrt(mean)
-        turn, probing = seen.cosine, math.isnan(self.cosine)
-        before = 0.0 if probing else self.cosine
-        cosine = self.cosine if turn is None else before + COSINE_WEIGHT * (turn - before)
+        turn = seen.cosine
+        cosine = self.cosine if turn is None else self.cosine + COSINE_WEIGHT * (turn - self.cosine)
         burst = math.sqrt(fresh) > BURST * self.least_move
         if burst or move > GROWN_MOVE * self.least_move or dual > GROWN_DUAL * self.least_dual:
-            change = 0.0 if fresh < self.move else -CUT
-        elif probing:
-            change = 0.0 if turn is None or turn < TURNED else math.log(self.most / self.sigma)
+            change = 0.0 if fresh < self.move else -max(CUT, _growth(seen))
+        elif math.isnan(self.move):
+            change = math.log(self.most / self.sigma)
         elif cosine < TURNED:
             change = BRAKE * (cosine - TURNED)
         elif move <= self.least_move:
@@ -127,6 +125,13 @@ class Pace:
             least_dual=min(self.least_dual, dual),
             heard=heard,
         )
+
+
+def _growth(seen: Seen) -> float:
+    """log of how much uploads grew over the last round, where they go back and forth; 0 where they do not."""
+    if seen.cosine is None or seen.cosine >= TURNED or not seen.last:
+        return 0.0
+    return 0.5 * math.log(seen.move / seen.last)
 
 
 def mean_p(cohort: Cohort) -> float:
