@@ -73,7 +73,7 @@ def without_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_is_a_recipe_for_every_table_and_figure() -> None:
-    assert {"table2", "table3", "fig2", "fig3", "fig4", "participation"} <= set(recipes.names())
+    assert {"table2", "table3", "fig2", "fig3", "fig4", "readings", "participation"} <= set(recipes.names())
 
 
 @pytest.mark.parametrize("name", recipes.names())

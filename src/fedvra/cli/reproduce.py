@@ -48,7 +48,7 @@ def command(
     page: str | None,
     as_json: bool,
 ) -> None:
-    """Reproduce a table or figure: table2, table3, fig2, fig3, fig4, participation, all, or a recipe FILE.yaml.
+    """Reproduce a table or figure: table2, table3, fig2, fig3, fig4, readings, participation, all, or a FILE.yaml.
 
     Tells how long it will take, runs what is missing, and prints the table with the paper's figure beside each mean and
     spread; * marks cells that differ by more than 15% in rounds or 0.5 points in accuracy. Runs are found again by their
