@@ -35,7 +35,7 @@ REST = 0.3
 """Times p, per round without any progress; at most MAX_REST."""
 MAX_REST = 0.05
 CUT = 0.5
-"""Per round in which uploads or dual have grown."""
+"""Per round in which uploads or dual have grown and uploads still grow; more where these go back and forth and grew by more."""
 GROWN_MOVE, GROWN_DUAL = 2.0, 1.25
 """How much above their lowest so far counts as grown."""
 BURST = 4.0
@@ -90,7 +90,7 @@ class Pace:
         r"""The pace for the next round.
 
         sigma is cut by two fifths when uploads or dual have grown well above their lowest (divergence shows first there) and
-        uploads are still growing, and kept as it is until they are down again; eased while successive uploads undo each
+        uploads are still growing, by more if they grew by more and straight back, and kept until they are down again; eased while successive uploads undo each
         other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so
         far; kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a
         stepsize at the level of the noise. The first round has nothing to compare: the strength is full thereafter.
