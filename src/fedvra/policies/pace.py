@@ -90,10 +90,11 @@ class Pace:
         r"""The pace for the next round.
 
         sigma is cut by two fifths when uploads or dual have grown well above their lowest (divergence shows first there) and
-        uploads are still growing, by more if they grew by more and straight back, and kept until they are down again; eased while successive uploads undo each
-        other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so
-        far; kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a
-        stepsize at the level of the noise. The first round has nothing to compare: the strength is full thereafter.
+        uploads are still growing, by more if they grew by more and straight back, and kept until they are down again;
+        eased while successive uploads undo each other (cosine near -1: sigma is too much for stiff directions); raised by a
+        tenth when uploads are the smallest so far; kept while only the dual, which lags, still falls; and lowered slowly
+        when neither does, as one lowers a stepsize at the level of the noise. The first round has nothing to compare: the
+        strength is full thereafter.
         """
         heard = self.heard + (1 - self.heard) * p
         dual = math.sqrt(seen.dual) / heard
