@@ -80,8 +80,8 @@ class RunConfig:
         "dataset",
         values.normalization,
         "HOW",
-        "Pixels, in [0, 1], less MEAN over STD: as usual for the data set (dataset), by each image's own (sample), or "
-        "numbers, e.g. 0.5/0.25.",
+        "What becomes of pixels in [0, 1], (x - MEAN)/STD: with the usual numbers of the data set (dataset), each image's "
+        "own (sample), or given ones, e.g. 0.5/0.25.",
     )
     seed: int = option(0, values.whole(0), "N", "The same seed gives the same numbers, whatever the number of workers.")
     drop: float = option(
