@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedvra.tasks.base import TASKS, Make, Task, dealt
+from fedvra.tasks.cifar10 import PAPERS
 
 if TYPE_CHECKING:
     from fedvra.config import RunConfig
@@ -69,7 +70,7 @@ add(
 add(
     "cifar10",
     "CIFAR-10 with nine of ten labels hidden; the paper's fourth experiment",
-    {"model": "cnn", "normalize": "0.5/0.5", "rounds": 200, "batch_size": 32, "targets": (40, 50, 60)},
+    {"model": "cnn", "normalize": PAPERS, "rounds": 200, "batch_size": 32, "targets": (40, 50, 60)},
     steps=32,
     settings={"fedvra-u": {"gamma": 0.1, "a": 7, "d": 15}},
 )
