@@ -71,10 +71,10 @@ def test_what_only_fedvra_can_work_out_is_refused_elsewhere(policy: Any) -> None
 
 def test_the_first_row_of_auto() -> None:
     made = row(fv.FedVRA())
-    T = np.array([0.4, 0.2])
-    np.testing.assert_allclose(made.alpha, 1 / T)
+    T, n = np.array([0.4, 0.2]), 0.75 * 3 / 2
+    np.testing.assert_allclose(made.alpha, 1 / (n * T))
     np.testing.assert_allclose(made.w, 2.0)
-    assert made.kappa == pytest.approx(2 / 0.5 / ((1 / 0.4 + 1 / 0.2) / 2))  # sigma / p / mean of 1/T
+    assert made.kappa == pytest.approx(n * 2 / 0.5 / ((1 / 0.4 + 1 / 0.2) / 2))  # n * sigma / p / mean of 1/T
     assert 0.5 * np.mean(made.alpha / made.gamma) == pytest.approx(2)  # sigma = p * mean of a
     np.testing.assert_allclose(made.gamma, 1 / made.kappa)
 
@@ -83,13 +83,14 @@ def test_means_are_over_all_clients_not_over_those_drawn() -> None:
     """One drawn with p = 0.1 stands for ten, one with p = 1 for itself."""
     made = row(fv.FedVRA(), p=np.array([0.1, 1.0]))
     mean_p, mean_rate = 2 / 11, (10 / 0.4 + 1 / 0.2) / 11
-    assert made.kappa == pytest.approx(Pace.first(mean_p).sigma / mean_p / mean_rate)
+    pace = Pace.first(mean_p)
+    assert made.kappa == pytest.approx(pace.visits * pace.sigma / mean_p / mean_rate)
 
 
 def test_clients_count_by_their_weight() -> None:
     """sigma is the strength of lam = sum omega_i*lam_i: who has no weight has no say in it."""
     made = row(fv.FedVRA(), omega=np.array([0.75, 0.25]))
-    assert made.kappa == pytest.approx(2 / 0.5 / (0.75 / 0.4 + 0.25 / 0.2))
+    assert made.kappa == pytest.approx(1.125 * 2 / 0.5 / (0.75 / 0.4 + 0.25 / 0.2))
     assert np.isfinite(row(fv.FedVRA(), omega=np.array([0.0, 0.0])).kappa)
 
 
@@ -145,10 +146,25 @@ def test_strength_is_cut_when_uploads_or_dual_grow() -> None:
     assert back[1:] == pytest.approx(
         [-0.5, 0, 0]
     )  # once is enough where it helped: the mean is still high, the news is good
-    forth = Seen(64.0, 1.0, -8.0, 1.0)  # eight times the last, straight back
-    assert changes(play(seen(), forth))[1] == pytest.approx(-math.log(8))
     last = play(*(seen(move=10.0**r) for r in range(99)))[-1]
     assert last.sigma == pytest.approx(0.1)  # kappa = T: the server moves along lam as far as a client does in a round
+
+
+def test_strength_is_cut_when_uploads_come_back_larger() -> None:
+    """Along a direction multiplied by -q, 1 + q is proportional to sigma: afterwards q would be a half."""
+    for q in (1.1, 2.0, 8.0):
+        back = Seen(q**2, 1.0, -q, 1.0)
+        assert back.back == pytest.approx(q)
+        assert changes(play(seen(), back))[1] == pytest.approx(math.log(1.5 / (1 + q)))
+    assert changes(play(seen(), Seen(0.9**2, 1.0, -0.9, 1.0)))[1] > -0.03
+    assert (Seen(1.0, None, None, 1.0).back, Seen(1.0, 0.0, 0.0, 1.0).back, Seen(4.0, 1.0, 2.0, 1.0).back) == (0, 0, -2)
+
+
+def test_duals_are_slowed_where_noise_keeps_the_strength_down_and_not_where_swings_do() -> None:
+    made = {share: Pace(3 * share, 3.0).visits for share in (1.0, 0.75, 0.5, 0.3, 0.2, 0.1, 0.01)}
+    assert [made[s] for s in (1.0, 0.75, 0.1, 0.01)] == [1, 1, 1, 1]
+    assert made[0.5] * 0.5 == pytest.approx(0.75) == made[0.3] * 0.3  # the server's step is kept
+    assert made[0.2] == pytest.approx(1.8)
 
 
 def test_strength_is_eased_while_uploads_undo_each_other() -> None:
@@ -159,7 +175,7 @@ def test_strength_falls_slowly_at_the_level_of_the_noise() -> None:
     level = [
         seen(move=move, dual=dual) for move, dual in ((1.0, 0.01), (1.1, 0.036), (1.1, 0.08))
     ]  # |lam| / heard: 1, 1, 1.04
-    assert changes(play(*level))[-1] == pytest.approx(-0.03)
+    assert changes(play(*level))[-1] == pytest.approx(-0.06)
 
 
 def test_fewer_clients_per_round_start_more_carefully() -> None:

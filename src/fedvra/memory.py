@@ -31,6 +31,17 @@ class Seen:
     """|lam|^2 after the round."""
 
     @property
+    def back(self) -> float:
+        """-<S, last S>/|last S|^2: how much of the last S this one takes back, 1 being all of it; 0 where there is no last.
+
+        Along a direction in which x0 is multiplied by -q from round to round, it is q.
+        """
+        if self.product is None or not self.last:
+            return 0.0
+        back = -self.product / self.last
+        return back if math.isfinite(back) else 0.0
+
+    @property
     def cosine(self) -> float | None:
         """Between this S and the last; None where either is missing or zero."""
         if self.product is None or self.last is None or not self.move * self.last > 0:

@@ -42,7 +42,8 @@ class PrimalDual(Algorithm, Adaptive, ABC):
 
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
         if self.gamma is auto:
-            kappa = Pace.of(cohort).sigma / (mean_p(cohort) * mean_rate(cohort))
+            pace = Pace.of(cohort)
+            kappa = pace.visits * pace.sigma / (mean_p(cohort) * mean_rate(cohort))
             penalty = np.minimum(1 / kappa, 0.5 / cohort.eta)  # the bound: for eta_i far above the mean
             relative = ones(cohort)
         else:
@@ -59,8 +60,8 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             return np.where(gamma > 0, np.maximum(0.0, 1 / amounts - d * gamma), 0.0)
         if self.a is not auto:
             return resolve(self.a, cohort, "a") * gamma
-        fresh = 1 / carry(cohort)
-        return fresh if self.gamma is auto else np.minimum(fresh, gamma * Pace.of(cohort).sigma / mean_p(cohort))
+        fresh, pace = 1 / carry(cohort), Pace.of(cohort)
+        return fresh / pace.visits if self.gamma is auto else np.minimum(fresh, gamma * pace.sigma / mean_p(cohort))
 
 
 @register

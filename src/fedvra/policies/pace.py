@@ -5,14 +5,15 @@ In products the rule has the server's dual :math:`\lambda=\sum_i\omega_i\lambda_
 
 .. math::
 
-    d_i = 1/p_i, \qquad a_i\gamma = 1/T_i, \qquad
-    \kappa = 1/\gamma = \frac{\sigma}{\bar p}\Big/\sum_i\omega_i\frac1{T_i}.
+    d_i = 1/p_i, \qquad a_i\gamma = \frac1{n T_i}, \qquad
+    \kappa = 1/\gamma = n\,\frac{\sigma}{\bar p}\Big/\sum_i\omega_i\frac1{T_i}.
 
-The first is unbiased (Remark 1). The second has a dual take its client's fresh gradient, whatever the client's work. The third
-leaves one number, the strength :math:`\sigma = \bar p\sum_i\omega_i a_i`: the server's step is heavy-ball momentum with a
-stepsize of :math:`\sigma` local rounds and a memory of :math:`1/\bar p` rounds. For clients that agree, a direction whose
-curvature local work exhausts contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat
-directions gain from a large :math:`\sigma`. Which it is shows in the uploads: see :meth:`Pace.after`.
+The first is unbiased (Remark 1). The second has a dual take its client's fresh gradient in n visits, whatever the work of the
+client; n is mostly 1, see :attr:`Pace.visits`. The third leaves one number, the strength
+:math:`\sigma = \bar p\sum_i\omega_i a_i`: the server's step is heavy-ball momentum with a stepsize of :math:`\sigma` local
+rounds and a memory of :math:`n/\bar p` rounds. For clients that agree, a direction whose curvature local work exhausts
+contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat directions gain from a large
+:math:`\sigma`. Which it is shows in the uploads: see :meth:`Pace.after`.
 """
 
 from __future__ import annotations
@@ -29,18 +30,24 @@ MOST = 3.0
 """sigma thereafter, and at most."""
 STALE = 300.0
 """...but at most STALE*p^2: between two visits to a client x0 travels about sigma*T/p^2 along lam, which this bounds."""
+KEPT = 0.75
+"""Of the bound: what sigma gives up below this the server's step along lam does not."""
+SWINGS = 9.0
+"""...but at most SWINGS*sigma/bound visits: duals are not slowed at all where sigma was cut to 1/SWINGS of its bound."""
 GROW = 0.1
 """Per round of progress (log sigma)."""
-REST = 0.3
+REST = 0.6
 """Times p, per round without any progress; at most MAX_REST."""
-MAX_REST = 0.05
+MAX_REST = 0.06
 CUT = 0.5
-"""Per round in which uploads or dual have grown and uploads still grow; more where these go back and forth and grew by more."""
+"""Per round in which uploads or dual have grown and uploads still grow."""
+RETURN = 0.5
+"""After uploads came back larger than the last ones were, sigma is set so that this share of them would have come back."""
 GROWN_MOVE, GROWN_DUAL = 2.0, 1.25
 """How much above their lowest so far counts as grown."""
 BURST = 4.0
 """Likewise for the uploads of a single round, against the lowest of the running mean."""
-TURNED = -0.5
+TURNED = -0.45
 """Mean cosine of successive uploads below which they undo each other."""
 BRAKE = 0.5
 """Per round, times how far the cosine is below."""
@@ -83,18 +90,31 @@ class Pace:
         """As remembered from the last round, or the first."""
         return cls(*cohort.memory) if cohort.memory else cls.first(mean_p(cohort))
 
+    @property
+    def visits(self) -> float:
+        """n: in how many visits a dual takes its client's gradient. sigma*n is the server's step along lam in units of T/p.
+
+        Where sigma must stay below KEPT of its bound, noise is mostly why: the step is kept and lam averages longer. A sigma
+        far below means swings, which a longer memory would damp less: then n is 1 again.
+
+        >>> [round(Pace(sigma, 3.0).visits, 2) for sigma in (3.0, 2.25, 1.0, 0.4, 0.2)]
+        [1.0, 1.0, 2.25, 1.2, 1.0]
+        """
+        share = self.sigma / self.most
+        return max(1.0, min(KEPT / share, SWINGS * share))
+
     def numbers(self) -> tuple[float, ...]:
         return astuple(self)
 
     def after(self, p: float, T: float, seen: Seen) -> Pace:
         r"""The pace for the next round.
 
-        sigma is cut by two fifths when uploads or dual have grown well above their lowest (divergence shows first there) and
-        uploads are still growing, by more if they grew by more and straight back, and kept until they are down again;
-        eased while successive uploads undo each other (cosine near -1: sigma is too much for stiff directions); raised by a
-        tenth when uploads are the smallest so far; kept while only the dual, which lags, still falls; and lowered slowly
-        when neither does, as one lowers a stepsize at the level of the noise. The first round has nothing to compare: the
-        strength is full thereafter.
+        sigma is cut when uploads take back more than the last ones brought (:attr:`Seen.back` above 1: stiff directions swing
+        with growing amplitude); cut by two fifths when uploads or dual have grown well above their lowest (divergence shows
+        first there) and uploads are still growing, and kept until they are down again; eased while successive uploads undo
+        each other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so
+        far; kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a stepsize
+        at the level of the noise. The first round has nothing to compare: the strength is full thereafter.
         """
         heard = self.heard + (1 - self.heard) * p
         dual = math.sqrt(seen.dual) / heard
@@ -105,8 +125,10 @@ class Pace:
         turn = seen.cosine
         cosine = self.cosine if turn is None else self.cosine + COSINE_WEIGHT * (turn - self.cosine)
         burst = math.sqrt(fresh) > BURST * self.least_move
-        if burst or move > GROWN_MOVE * self.least_move or dual > GROWN_DUAL * self.least_dual:
-            change = 0.0 if fresh < self.move else -max(CUT, _growth(seen))
+        if seen.back > 1:
+            change = math.log((1 + RETURN) / (1 + seen.back))
+        elif burst or move > GROWN_MOVE * self.least_move or dual > GROWN_DUAL * self.least_dual:
+            change = 0.0 if fresh < self.move else -CUT
         elif math.isnan(self.move):
             change = math.log(self.most / self.sigma)
         elif cosine < TURNED:
@@ -126,13 +148,6 @@ class Pace:
             least_dual=min(self.least_dual, dual),
             heard=heard,
         )
-
-
-def _growth(seen: Seen) -> float:
-    """log of how much uploads grew over the last round, where they go back and forth; 0 where they do not."""
-    if seen.cosine is None or seen.cosine >= TURNED or not seen.last:
-        return 0.0
-    return 0.5 * math.log(seen.move / seen.last)
 
 
 def mean_p(cohort: Cohort) -> float:
