@@ -4,9 +4,9 @@
     python benchmarks/adaptive.py corners        MNIST at the corners of the grid below, where divergence is likeliest
     python benchmarks/adaptive.py grids          digits, logistic regression, quadratics: auto against 7 x 7 settings of (a, d)
     python benchmarks/adaptive.py robust         digits, 192 federations: does auto diverge where FedAvg does not?
-    python benchmarks/adaptive.py draw           the figures and tables of docs/adaptive.md, from the results
 
-Every run is kept in docs/results/adaptive-PART.json as soon as it is made; called again, a part goes on from there.
+Every run is kept in docs/results/adaptive-PART.json as soon as it is made; called again, a part goes on from there. Runs on
+CIFAR-10 are those of `fedvra reproduce table2`. The figures and tables of docs/adaptive.md: benchmarks/adaptive_tables.py.
 """
 
 from __future__ import annotations
@@ -210,81 +210,6 @@ def robust() -> None:
             results.have(f"m={cohort} epochs={epochs} {split} lr={lr} {algorithm}", run)
 
 
-# -- what comes of it ------------------------------------------------------------------------------------------------------
-
-
-def draw() -> None:
-    """docs/images/adaptive-mnist.png, and the tables to be put into docs/adaptive.md on the standard output."""
-    import matplotlib.pyplot as plt
-
-    runs = Results("mnist").runs
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    for name, run in runs.items():
-        if name.startswith("non-IID"):
-            rounds = range(1, len(run["curve"]) + 1)
-            colour = "tab:blue" if "auto" in name else "tab:gray"
-            label = ("auto" if "auto" in name else "gamma = 0.1, a = d = 10") if "seed 0" in name else None
-            left.plot(rounds, [100 * v for v in run["curve"]], color=colour, lw=1, label=label)
-            if run.get("sigma"):
-                right.plot(rounds, run["sigma"], lw=1, label=name.rpartition(", ")[2])
-    left.set(xlabel="round", ylabel="test accuracy, %", ylim=(60, 98), title="MNIST, non-IID, until 97%")
-    right.set(xlabel="round", ylabel="sigma", ylim=(0, None), title="the strength that auto chose")
-    for axes in (left, right):
-        axes.legend(fontsize=8)
-        axes.grid(alpha=0.3)
-    figure.savefig(RESULTS.parent / "images" / "adaptive-mnist.png", dpi=110)
-
-    print("| MNIST | setting | seeds | " + " | ".join(f"rounds to {t}%" for t in TARGETS) + " |\n|" + " --- |" * 6)
-    for name, (label, seeds) in itertools.product(SETTINGS, (("auto", DESIGN), ("auto", FRESH), ("paper", DESIGN))):
-        some = [runs[key] for key in (f"{name}, {label}, seed {seed}" for seed in seeds) if key in runs]
-        if some:
-            found = [[first(run, t / 100) for run in some] for t in TARGETS]
-            which = f"{seeds.start} to {seeds.stop - 1}"
-            print(f"| {name} | {label} | {which} | " + " | ".join(_mean(each) for each in found) + " |")
-
-    runs = Results("grids").runs
-    for case in dict.fromkeys(key.split(" | ")[0] for key in runs):
-        goal = {"digits, mlp": 0.95, "digits, logistic regression": 0.92}.get(case, 4.0)
-        by: dict[str, list[int | None]] = {}
-        for key, run in runs.items():
-            if key.startswith(f"{case} | "):
-                by.setdefault(key.split(" | ")[1], []).append(first(run, goal))
-        tuned = {k: v for k, v in by.items() if k != "auto" and len(v) == 3 and None not in v}
-        best = min(tuned, key=lambda k: sum(v or 0 for v in tuned[k])) if tuned else None
-        tuned_text = "none" if best is None else f"{_mean(tuned[best])} (a*p, d*p = {best})"
-        print(f"| {case} | {_mean(by['auto'])} | {tuned_text} | {len(by) - 1} of 49 |")
-
-    for part in ("robust", "corners"):
-        runs = Results(part).runs
-        pairs = [(k, runs[k], runs[k.replace("fedvra", "fedavg")]) for k in runs if k.endswith("fedvra")
-                 and k.replace("fedvra", "fedavg") in runs]  # fmt: skip
-        ours = [k for k, a, b in pairs if _diverged(a) and not _diverged(b)]
-        theirs = [k for k, a, b in pairs if _diverged(b) and not _diverged(a)]
-        better = sum(_last(a) < _last(b) for _, a, b in pairs)
-        print(f"{part}: {len(pairs)} federations; auto ends better than FedAvg in {better}")
-        print(f"  diverged: auto alone {ours}, FedAvg alone {theirs}")
-
-
-def _values(run: dict[str, Any]) -> list[float]:
-    """Lower is better: a loss, or the share of errors."""
-    return list(run["loss"]) if "loss" in run else [1 - v for v in run["curve"]]
-
-
-def _last(run: dict[str, Any]) -> float:
-    return _values(run)[-1] if _values(run) else float("nan")
-
-
-def _diverged(run: dict[str, Any]) -> bool:
-    """Not finite, or at a loss no better than guessing among ten classes would have, twice over."""
-    return not _last(run) <= (2 * np.log(10) if "loss" in run else 0.9)
-
-
-def _mean(rounds: list[int | None]) -> str:
-    reached = [r for r in rounds if r is not None]
-    text = f"{np.mean(reached):.1f}" if reached else "-"
-    return text if len(reached) == len(rounds) else f"{text} ({len(reached)} of {len(rounds)})"
-
-
 def _short(run: dict[str, Any]) -> str:
     values = run.get("curve") or run.get("loss") or [float("nan")]
     return f"{len(values)} values, last {values[-1]:.3f}"
@@ -295,7 +220,6 @@ PARTS: dict[str, Callable[[], None]] = {
     "corners": corners,
     "grids": grids,
     "robust": robust,
-    "draw": draw,
 }
 
 

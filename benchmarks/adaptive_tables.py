@@ -1,0 +1,159 @@
+"""The figures and tables of docs/adaptive.md, from the runs in docs/results: figures to docs/images, tables to standard output.
+
+python benchmarks/adaptive_tables.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from adaptive import DESIGN, FRESH, RESULTS, SETTINGS, TARGETS, Curve, Results, first
+from matplotlib import pyplot as plt
+
+IMAGES = RESULTS.parent / "images"
+CIFAR_TARGETS = (40, 50, 60)
+CIFAR_ROWS = {"fedvra-auto": "auto", "fedvra": "gamma = 0.1, a = 7, d = 10"}
+"""Rows of table 2 and what they are called here."""
+
+
+def mnist_figure() -> None:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    for name, run in Results("mnist").runs.items():
+        if name.startswith("non-IID"):
+            label = "auto" if "auto" in name else "gamma = 0.1, a = d = 10"
+            plot(left, run["curve"], label, legend="seed 0" in name)
+            if run.get("sigma"):
+                right.plot(range(1, len(run["sigma"]) + 1), run["sigma"], lw=1, label=name.rpartition(", ")[2])
+    left.set(ylim=(60, 98), title="MNIST, non-IID, until 97%")
+    right.set(xlabel="round", ylabel="sigma", ylim=(0, None), title="the strength that auto chose")
+    finish(figure, "adaptive-mnist.png")
+
+
+def mnist_table() -> None:
+    runs = Results("mnist").runs
+    head("MNIST", "setting", "seeds", *(f"rounds to {t}%" for t in TARGETS))
+    for name, (label, seeds) in itertools.product(SETTINGS, (("auto", DESIGN), ("auto", FRESH), ("paper", DESIGN))):
+        some = [runs[key]["curve"] for key in (f"{name}, {label}, seed {seed}" for seed in seeds) if key in runs]
+        if some:
+            row(name, label, f"{seeds.start} to {seeds.stop - 1}", *rounds_to(some, TARGETS))
+
+
+def cifar10() -> dict[str, dict[int, Curve]]:
+    """Accuracies on non-IID data by row and seed, from the runs behind table 2: `fedvra reproduce table2` makes them."""
+    made = [run for run in json.loads((RESULTS / "table2.json").read_text())["runs"] if run["case"] == "noniid"]
+    by_seed = sorted(made, key=lambda run: run["seed"])
+    return {
+        label: {run["seed"]: run["metrics"]["test_accuracy"] for run in by_seed if run["row"] == name}
+        for name, label in CIFAR_ROWS.items()
+    }
+
+
+def cifar10_figure() -> None:
+    found = cifar10()
+    seeds = list(found["auto"])
+    figure, panels = plt.subplots(1, len(seeds), figsize=(3.3 * len(seeds), 3), layout="constrained", squeeze=False)
+    for axes, seed in zip(panels[0], seeds, strict=True):
+        for label, curves in found.items():
+            plot(axes, curves[seed], label)
+        axes.set(xlim=(0, 110), ylim=(8, 66), title=f"CIFAR-10, non-IID, seed {seed}")
+    finish(figure, "adaptive-cifar10.png")
+
+
+def cifar10_table() -> None:
+    head("CIFAR-10", "seed", *(f"rounds to {t}%" for t in CIFAR_TARGETS))
+    for label, curves in cifar10().items():
+        for seed, curve in curves.items():
+            row(label, str(seed), *rounds_to([curve], CIFAR_TARGETS))
+        row(label, "mean", *rounds_to(list(curves.values()), CIFAR_TARGETS))
+
+
+def grids_table() -> None:
+    runs = Results("grids").runs
+    head("problem", "auto", "best of the grid", "grid points run")
+    for case in dict.fromkeys(key.split(" | ")[0] for key in runs):
+        goal = {"digits, mlp": 0.95, "digits, logistic regression": 0.92}.get(case, 4.0)
+        by: dict[str, list[int | None]] = {}
+        for key, run in runs.items():
+            if key.startswith(f"{case} | "):
+                by.setdefault(key.split(" | ")[1], []).append(first(run, goal))
+        tuned = {k: v for k, v in by.items() if k != "auto" and len(v) == 3 and None not in v}
+        best = min(tuned, key=lambda k: sum(v or 0 for v in tuned[k])) if tuned else None
+        text = "none" if best is None else f"{mean(tuned[best])} (a*p, d*p = {best})"
+        row(case, mean(by["auto"]), text, f"{len(by) - 1} of 49")
+
+
+def divergence() -> None:
+    for part in ("robust", "corners"):
+        runs = Results(part).runs
+        pairs = [(k, runs[k], runs[k.replace("fedvra", "fedavg")]) for k in runs if k.endswith("fedvra")
+                 and k.replace("fedvra", "fedavg") in runs]  # fmt: skip
+        ours = [k for k, a, b in pairs if diverged(a) and not diverged(b)]
+        theirs = [k for k, a, b in pairs if diverged(b) and not diverged(a)]
+        better = sum(last(a) < last(b) for _, a, b in pairs)
+        print(f"{part}: {len(pairs)} federations; auto ends better than FedAvg in {better}")
+        print(f"  diverged: auto alone {ours}, FedAvg alone {theirs}")
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------------
+
+
+def plot(axes: Any, curve: Curve, label: str, legend: bool = True) -> None:
+    """Accuracy over rounds, auto in blue and what it is compared with in gray."""
+    colour = "tab:blue" if label == "auto" else "tab:gray"
+    axes.plot(range(1, len(curve) + 1), [100 * v for v in curve], color=colour, lw=1, label=label if legend else None)
+    axes.set(xlabel="round", ylabel="test accuracy, %")
+
+
+def finish(figure: Any, name: str) -> None:
+    for axes in figure.axes:
+        axes.legend(fontsize=8)
+        axes.grid(alpha=0.3)
+    figure.savefig(IMAGES / name, dpi=110)
+
+
+def head(*names: str) -> None:
+    print()
+    row(*names)
+    row(*("---" for _ in names))
+
+
+def row(*cells: str) -> None:
+    print("| " + " | ".join(cells) + " |")
+
+
+def rounds_to(curves: Sequence[Curve], targets: Sequence[int]) -> list[str]:
+    return [mean([first({"curve": curve}, target / 100) for curve in curves]) for target in targets]
+
+
+def mean(rounds: list[int | None]) -> str:
+    reached = [r for r in rounds if r is not None]
+    text = f"{np.mean(reached):.1f}" if reached else "-"
+    return text if len(reached) == len(rounds) else f"{text} ({len(reached)} of {len(rounds)})"
+
+
+def values(run: dict[str, Any]) -> list[float]:
+    """Lower is better: a loss, or the share of errors."""
+    return list(run["loss"]) if "loss" in run else [1 - v for v in run["curve"]]
+
+
+def last(run: dict[str, Any]) -> float:
+    return values(run)[-1] if values(run) else float("nan")
+
+
+def diverged(run: dict[str, Any]) -> bool:
+    """Not finite, or at a loss no better than guessing among ten classes would have, twice over."""
+    return not last(run) <= (2 * np.log(10) if "loss" in run else 0.9)
+
+
+if __name__ == "__main__":
+    mnist_figure()
+    mnist_table()
+    cifar10_figure()
+    cifar10_table()
+    grids_table()
+    print()
+    divergence()
