@@ -242,6 +242,15 @@ def test_the_books_of_a_real_federation_keep_the_memory(tmp_path: Path) -> None:
     assert torch.equal(after.memory.move, torch.tensor([1.0, -2.0, 0.5]))
 
 
+def test_records_say_which_strength_a_round_was_played_with() -> None:
+    federation = Federation(experiment(), workers=1)
+    assert federation.round()["strength"] == 2
+    for _ in range(4):
+        expected = Pace(*federation.state.memory.numbers).sigma
+        assert federation.round()["strength"] == expected
+    federation.close()
+
+
 def test_rounds_without_replies_leave_the_memory_alone() -> None:
     c = case(R=4, empty=(2,))
     federation = Federation(
@@ -260,9 +269,10 @@ def test_those_that_do_not_adapt_keep_nothing() -> None:
     A, b = quadratic(4, 3)
     given = Experiment(fv.FedVRA(gamma=0.1, a=2), fv.Quadratic(A, b), fv.Full(), fv.Steps(2))
     federation = Federation(given, workers=1)
-    federation.round()
+    record = federation.round()
     federation.close()
     assert federation.state.memory == Memory()
+    assert "strength" not in record
 
 
 # -- what it is good for ------------------------------------------------------------------------------------------------------

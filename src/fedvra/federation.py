@@ -23,7 +23,7 @@ from fedvra.cohort import Cohort, Floats, Ints
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_device, resolve_workers
 from fedvra.engines.worker import Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker, count_parts
 from fedvra.errors import DivergedError, require
-from fedvra.memory import Memory, remember
+from fedvra.memory import Memory, chosen, remember
 from fedvra.observers import Observer
 from fedvra.planning import Experiment, Plan, subset
 from fedvra.policies import auto
@@ -132,6 +132,7 @@ class Federation:
                 if len(counted):
                     train_loss = float(np.average(losses[counted_mask], weights=np.maximum(counted.omega, 1e-300)))
                 sent = self._traffic(cohort, counted, row)
+                record.update(chosen(self.experiment.algorithm, cohort))
             self.state.counts[cohort.clients] += 1
             self.state.round += 1
             trained = time.perf_counter()

@@ -99,8 +99,17 @@ class Adaptive(ABC):
         """False where the hyper-parameters given leave nothing to adapt."""
 
     @abstractmethod
+    def chosen(self, cohort: Cohort) -> dict[str, float]:
+        """What it chose for this cohort's round, by name: for the record, and so for charts."""
+
+    @abstractmethod
     def remember(self, cohort: Cohort, seen: Seen) -> tuple[float, ...]:
         """The numbers for the next round, from those in ``cohort.memory`` and what was seen of this cohort's round."""
+
+
+def chosen(algorithm: object, cohort: Cohort) -> dict[str, float]:
+    """What an algorithm that adapts chose for the round of ``cohort``; nothing for one that does not."""
+    return algorithm.chosen(cohort) if isinstance(algorithm, Adaptive) and algorithm.adapts else {}
 
 
 def remember(algorithm: object, memory: Memory, cohort: Cohort, move: Tensor, lam: Tensor) -> Memory:

@@ -37,6 +37,9 @@ class PrimalDual(Algorithm, Adaptive, ABC):
     def adapts(self) -> bool:
         return self.gamma is auto or self.a is auto
 
+    def chosen(self, cohort: Cohort) -> dict[str, float]:
+        return {"strength": Pace.of(cohort).sigma}
+
     def remember(self, cohort: Cohort, seen: Seen) -> tuple[float, ...]:
         return Pace.of(cohort).after(mean_p(cohort), mean_carry(cohort), seen).numbers()
 

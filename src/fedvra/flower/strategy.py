@@ -28,6 +28,7 @@ from fedvra.flower.protocol import Answer, Errand, Order, Status, to_array
 from fedvra.flower.repair import Audit, audit, repair
 from fedvra.flower.roster import Roster, exchange, make_message, match, read_reply
 from fedvra.flower.uploads import RefusedUploadError, Upload, checked_upload
+from fedvra.memory import chosen
 from fedvra.planning import Experiment, Plan
 from fedvra.problems.base import Problem
 from fedvra.samplers import Sampler
@@ -91,7 +92,7 @@ class Strategy(FlowerStrategy):
         Plan(self.experiment, np.ones(clients, dtype=np.int64))  # what it would refuse is known before anybody is asked
         self.roster = Roster(clients, lambda: self.order(Errand.HELLO, -1), self._accept)
         self.records: list[dict[str, Any]] = []
-        """One per round played by this server: round, cohort, counted, lost (client -> why), train_loss."""
+        """One per round played by this server: round, cohort, counted, lost (client -> why), train_loss, strength."""
         self.lost: set[int] = set()
         """Clients whose state is lost and not yet restored; they sit out."""
         self.timeout = 3600.0
@@ -245,16 +246,18 @@ class Strategy(FlowerStrategy):
         loss = float("nan")
         if uploads:
             loss = float(np.average([u.loss for u in uploads.values()], weights=[weights[c] for c in uploads]))
+        picked = chosen(self.experiment.algorithm, cohort)
         record = {
             "round": self.books.round,
             "cohort": cohort.clients.tolist(),
             "counted": sorted(uploads),
             "lost": why,
             "train_loss": loss if uploads else None,
+            **picked,
         }
         self.records.append(record)
         log(INFO, "round %s: %s of %s counted, train loss %.4f", self.books.round, len(uploads), len(cohort), loss)
-        return MetricRecord({"train_loss": loss, "counted": len(uploads), "cohort": len(cohort)})
+        return MetricRecord({"train_loss": loss, "counted": len(uploads), "cohort": len(cohort), **picked})
 
     # -- parts ------------------------------------------------------------------------------------------------------------
 

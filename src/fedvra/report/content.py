@@ -26,6 +26,7 @@ NAMES = {
     "test_loss": "Test loss",
     "train_loss": "Training loss",
     "stationarity_gap": "Stationarity gap",
+    "strength": "Strength that auto chose",
     "pseudo_accuracy": "Accuracy of pseudo-labels",
     "diagnostics/grad_norm2": "Squared norm of the gradient",
     "diagnostics/variance_before": "Variance of clients' gradients",
