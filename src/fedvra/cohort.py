@@ -46,6 +46,17 @@ class Cohort:
         return len(self.clients)
 
 
+def mean_over(cohort: Cohort, values: Floats) -> float:
+    """The mean of one value per client, by their weights; where all weights are 0 they count alike.
+
+    >>> import numpy as np
+    >>> c = Cohort(0, 4, np.array([1, 3]), np.ones(2), np.ones(2, int), np.ones(2, int), np.array([0.25, 0.75]), np.ones(2))
+    >>> mean_over(c, np.array([1.0, 2.0]))
+    1.75
+    """
+    return float(np.average(values, weights=np.maximum(cohort.omega, 1e-300)))
+
+
 Setting: TypeAlias = float | Sequence[float] | Sequence[Sequence[float]] | Floats | Callable[[Cohort], Floats | float]
 """A number; a table [N] (per client) or [R, N] (per round and client); or a function of the cohort, vectorised over it."""
 

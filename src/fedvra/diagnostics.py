@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedvra import rule
 from fedvra.checks import check_whole
-from fedvra.cohort import Cohort, Floats, Ints
+from fedvra.cohort import Cohort, Floats, Ints, mean_over
 from fedvra.observers import Observer
 from fedvra.planning import subset
 from fedvra.problems.base import Block, Private
@@ -224,4 +224,4 @@ def _drift(federation: Federation, cohort: Cohort, row: rule.Coefficients) -> fl
         with torch.enable_grad():
             moves, _ = federation.solver.solve([terms], private, block)
         distances[k] = float((moves[0].detach() + (anchor - x0)).double().square().sum())
-    return float(np.average(distances, weights=np.maximum(chosen.omega, 1e-300)))
+    return mean_over(chosen, distances)

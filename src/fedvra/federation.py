@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedvra import rule
 from fedvra.algorithms.base import Algorithm
-from fedvra.cohort import Cohort, Floats, Ints
+from fedvra.cohort import Cohort, Floats, Ints, mean_over
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_device, resolve_workers
 from fedvra.engines.worker import Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker, count_parts
 from fedvra.errors import DivergedError, require
@@ -127,10 +127,8 @@ class Federation:
             if len(cohort):
                 row = self.plan.row(cohort, self.state.counts)
                 counted_mask = self._counted(cohort)
-                losses = self._local_work(cohort, row, counted_mask)
+                train_loss = self._local_work(cohort, row, counted_mask)
                 counted = subset(cohort, counted_mask)
-                if len(counted):
-                    train_loss = float(np.average(losses[counted_mask], weights=np.maximum(counted.omega, 1e-300)))
                 sent = self._traffic(cohort, counted, row)
                 record.update(chosen(self.experiment.algorithm, cohort))
             self.state.counts[cohort.clients] += 1
@@ -182,8 +180,8 @@ class Federation:
 
     # -- the work and what the server makes of it ----------------------------------------------------------------------
 
-    def _local_work(self, cohort: Cohort, row: rule.Coefficients, counted: Any) -> Floats:
-        """Have the local work done, take the server's step, commit; returns each client's training loss."""
+    def _local_work(self, cohort: Cohort, row: rule.Coefficients, counted: Any) -> float | None:
+        """Have the local work done, take the server's step, commit; the mean training loss of those who counted."""
         keep = counted.astype(np.float64)
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
         width = self.solver.first_width if cohort.steps.max() == 1 else self.solver.width
@@ -216,15 +214,16 @@ class Federation:
         losses = np.empty(len(cohort))
         for part, values in zip(parts, self.engine.map(tasks), strict=True):
             losses[part] = values
-        if keep.any():
-            self._server_step(cohort, row, keep, len(parts), ratio)
+        loss = mean_over(subset(cohort, counted), losses[counted]) if counted.any() else None
+        if loss is not None:
+            self._server_step(cohort, row, keep, len(parts), ratio, loss)
         for name, staged in slots.items():
             if staged is not None:
                 self.stores[name].commit(cohort.clients[counted])
                 self.stores[name].rollback()
         if row.communicates and "anchors" in self.stores:
             self.stores["anchors"].clear()  # everybody starts from the new x0
-        return losses
+        return loss
 
     def _stage(self, name: str, cohort: Cohort, row: rule.Coefficients) -> Slots | None:
         if name not in self.stores or (name == "duals" and not (row.alpha.any() or len(self.stores["duals"]))):
@@ -233,7 +232,7 @@ class Federation:
         return Slots(read, write, self.stores[name].addresses())
 
     def _server_step(
-        self, cohort: Cohort, row: rule.Coefficients, keep: Floats, parts: int, ratio: float | None
+        self, cohort: Cohort, row: rule.Coefficients, keep: Floats, parts: int, ratio: float | None, loss: float
     ) -> None:
         state, board = self.state, self.board
         model_sum = board.sums[:parts, 0].sum(0)
@@ -244,7 +243,7 @@ class Federation:
             state.x0 = rule.server_model(
                 state.x0, state.lam, model_sum, row.scale(totals), row.kappa, self.experiment.problem.project
             )
-        state.memory = remember(self.experiment.algorithm, state.memory, cohort, model_sum, state.lam)
+        state.memory = remember(self.experiment.algorithm, state.memory, cohort, model_sum, state.lam, loss)
         if state.aux is not None and board.aux_sums is not None:
             state.aux = board.aux_sums[:parts].sum(0) / totals.omega
 

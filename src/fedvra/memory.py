@@ -29,6 +29,8 @@ class Seen:
     """Inner product of this S and the last."""
     dual: float
     """|lam|^2 after the round."""
+    loss: float
+    """The mean training loss of the round, which comes with the uploads."""
 
     @property
     def back(self) -> float:
@@ -75,13 +77,14 @@ class Memory:
         return cls(tuple(tensors["memory"].tolist()), tensors["memory_move"])
 
 
-def look(move: Tensor, last: Tensor | None, lam: Tensor) -> Seen:
+def look(move: Tensor, last: Tensor | None, lam: Tensor, loss: float) -> Seen:
     """The scalars of a round, in float64: they must not overflow where the model does not."""
     return Seen(
         _square(move),
         None if last is None else _square(last),
         None if last is None else float(torch.dot(move.double(), last.double())),
         _square(lam),
+        loss,
     )
 
 
@@ -112,8 +115,8 @@ def chosen(algorithm: object, cohort: Cohort) -> dict[str, float]:
     return algorithm.chosen(cohort) if isinstance(algorithm, Adaptive) and algorithm.adapts else {}
 
 
-def remember(algorithm: object, memory: Memory, cohort: Cohort, move: Tensor, lam: Tensor) -> Memory:
-    """The memory after a round of ``cohort``, given S and the new lam; empty for algorithms that do not adapt."""
+def remember(algorithm: object, memory: Memory, cohort: Cohort, move: Tensor, lam: Tensor, loss: float) -> Memory:
+    """The memory after a round of ``cohort``, given S, the new lam and the loss; empty for algorithms that do not adapt."""
     if not isinstance(algorithm, Adaptive) or not algorithm.adapts:
         return Memory()
-    return Memory(algorithm.remember(cohort, look(move, memory.move, lam)), move)
+    return Memory(algorithm.remember(cohort, look(move, memory.move, lam, loss)), move)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedvra import rule
-from fedvra.cohort import Cohort
+from fedvra.cohort import Cohort, mean_over
 from fedvra.errors import DivergedError
 from fedvra.flower.books import Books
 from fedvra.flower.uploads import Upload
@@ -25,8 +25,11 @@ def count(
     row: rule.Coefficients,
     uploads: Mapping[int, Upload],
     shadow: bool,
-) -> None:
-    """Enter these uploads, by client, into the books: new x0, lam and tickets. They are unchanged if it cannot be done."""
+) -> float:
+    """Enter these uploads, by client, into the books: new x0, lam and tickets. They are unchanged if it cannot be done.
+
+    Returns their mean training loss.
+    """
     counted = np.array([client in uploads for client in cohort.clients.tolist()])
     part, alpha = subset(cohort, counted), row.alpha[counted]
     made = [uploads[client] for client in part.clients.tolist()]
@@ -51,10 +54,12 @@ def count(
         buffers = [upload.aux for upload in made if upload.aux is not None]
         books.aux = _weighted_sum(books.aux, part.omega / totals.omega, buffers)
     books.x0, books.lam = x0, lam
-    books.memory = remember(experiment.algorithm, books.memory, cohort, model_sum, lam)
+    loss = mean_over(part, np.array([upload.loss for upload in made]))
+    books.memory = remember(experiment.algorithm, books.memory, cohort, model_sum, lam, loss)
     for client, upload in zip(part.clients.tolist(), made, strict=True):
         books.tickets[client] = upload.ticket
         books.restores.pop(client, None)
+    return loss
 
 
 def _weighted_sum(like: Tensor, weights: np.ndarray[tuple[int], np.dtype[np.float64]], rows: list[Tensor]) -> Tensor:

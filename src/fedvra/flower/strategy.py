@@ -219,13 +219,14 @@ class Strategy(FlowerStrategy):
             log(WARNING, "round %s: client %s %s", books.round + 1, client, reason)
         if why and self.experiment.algorithm.everyone_takes_part:
             uploads = {}  # the method is not defined for less: the round is void
+        loss = None
         if uploads:
             assert self._row is not None
-            count(books, self.experiment, cohort, self._row, uploads, self.shadow)
+            loss = count(books, self.experiment, cohort, self._row, uploads, self.shadow)
         books.counts[cohort.clients] += 1
         books.round += 1
         self.save()
-        return self.arrays(), self._record(cohort, uploads, why)
+        return self.arrays(), self._record(cohort, sorted(uploads), why, loss)
 
     def _judge(self, client: int, answer: Answer | str) -> Upload | str:
         """An upload to be counted, or why there is none."""
@@ -241,23 +242,20 @@ class Strategy(FlowerStrategy):
         except RefusedUploadError as refusal:
             return f"is refused: {refusal}"
 
-    def _record(self, cohort: Cohort, uploads: dict[int, Upload], why: dict[int, str]) -> MetricRecord:
-        weights = {c: max(float(w), 1e-300) for c, w in zip(cohort.clients.tolist(), cohort.omega, strict=True)}
-        loss = float("nan")
-        if uploads:
-            loss = float(np.average([u.loss for u in uploads.values()], weights=[weights[c] for c in uploads]))
+    def _record(self, cohort: Cohort, counted: list[int], why: dict[int, str], loss: float | None) -> MetricRecord:
         picked = chosen(self.experiment.algorithm, cohort)
         record = {
             "round": self.books.round,
             "cohort": cohort.clients.tolist(),
-            "counted": sorted(uploads),
+            "counted": counted,
             "lost": why,
-            "train_loss": loss if uploads else None,
+            "train_loss": loss,
             **picked,
         }
         self.records.append(record)
-        log(INFO, "round %s: %s of %s counted, train loss %.4f", self.books.round, len(uploads), len(cohort), loss)
-        return MetricRecord({"train_loss": loss, "counted": len(uploads), "cohort": len(cohort), **picked})
+        shown = float("nan") if loss is None else loss
+        log(INFO, "round %s: %s of %s counted, train loss %.4f", self.books.round, len(counted), len(cohort), shown)
+        return MetricRecord({"train_loss": shown, "counted": len(counted), "cohort": len(cohort), **picked})
 
     # -- parts ------------------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,12 @@ RETURN = 0.5
 """After uploads came back larger than the last ones were, sigma is set so that this share of them would have come back."""
 GROWN_MOVE, GROWN_DUAL = 2.0, 1.25
 """How much above their lowest so far counts as grown."""
+GROWN_IN_VAIN = 1.2
+"""Likewise for uploads while the training loss does not fall."""
+LOSS_WEIGHT = 0.5
+"""Of a new round in the mean of the training loss."""
+REGAINED = 0.125
+"""The loss does not fall where its mean is above its lowest by more than this share of its whole range so far."""
 BURST = 4.0
 """Likewise for the uploads of a single round, against the lowest of the running mean."""
 TURNED = -0.45
@@ -74,6 +80,11 @@ class Pace:
     """The lowest |lam| so far, over the share of clients whose duals are in it."""
     heard: float = 0.0
     """That share, as expected from p."""
+    loss: float = math.nan
+    """Running mean of the training loss; NaN before the first."""
+    least_loss: float = math.inf
+    most_loss: float = -math.inf
+    """The range of that mean so far."""
 
     @classmethod
     def first(cls, p: float) -> Pace:
@@ -111,10 +122,11 @@ class Pace:
 
         sigma is cut when uploads take back more than the last ones brought (:attr:`Seen.back` above 1: stiff directions swing
         with growing amplitude); cut by two fifths when uploads or dual have grown well above their lowest (divergence shows
-        first there) and uploads are still growing, and kept until they are down again; eased while successive uploads undo
-        each other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so
-        far; kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a stepsize
-        at the level of the noise. The first round has nothing to compare: the strength is full thereafter.
+        first there; a little above is enough where the training loss does not fall either) and uploads are still growing, and
+        kept until they are down again; eased while successive uploads undo each other (cosine near -1: sigma is too much for
+        stiff directions); raised by a tenth when uploads are the smallest so far; kept while only the dual, which lags, still
+        falls; and lowered slowly when neither does, as one lowers a stepsize at the level of the noise. The first round has
+        nothing to compare: the strength is full thereafter.
         """
         heard = self.heard + (1 - self.heard) * p
         dual = math.sqrt(seen.dual) / heard
@@ -124,10 +136,16 @@ class Pace:
         move = math.sqrt(mean)
         turn = seen.cosine
         cosine = self.cosine if turn is None else self.cosine + COSINE_WEIGHT * (turn - self.cosine)
+        loss = self.loss
+        if math.isfinite(seen.loss):
+            loss = seen.loss if math.isnan(loss) else loss + LOSS_WEIGHT * (seen.loss - loss)
+        least_loss, most_loss = min(self.least_loss, loss), max(self.most_loss, loss)
+        in_vain = loss - least_loss > REGAINED * (most_loss - least_loss)
+        grown = GROWN_IN_VAIN if in_vain else GROWN_MOVE
         burst = math.sqrt(fresh) > BURST * self.least_move
         if seen.back > 1:
             change = math.log((1 + RETURN) / (1 + seen.back))
-        elif burst or move > GROWN_MOVE * self.least_move or dual > GROWN_DUAL * self.least_dual:
+        elif burst or move > grown * self.least_move or dual > GROWN_DUAL * self.least_dual:
             change = 0.0 if fresh < self.move else -CUT
         elif math.isnan(self.move):
             change = math.log(self.most / self.sigma)
@@ -147,6 +165,9 @@ class Pace:
             least_move=min(self.least_move, move),
             least_dual=min(self.least_dual, dual),
             heard=heard,
+            loss=loss,
+            least_loss=least_loss,
+            most_loss=most_loss,
         )
 
 
