@@ -45,14 +45,14 @@ RETURN = 0.5
 """After uploads came back larger than the last ones were, sigma is set so that this share of them would have come back."""
 GROWN_MOVE, GROWN_DUAL = 2.0, 1.25
 """How much above their lowest so far counts as grown."""
+BURST = 4.0
+"""Likewise for the uploads of a single round, against the lowest of the running mean."""
 GROWN_IN_VAIN = 1.2
-"""Likewise for uploads while the training loss does not fall."""
+"""Likewise for the mean of uploads while the training loss does not fall."""
 LOSS_WEIGHT = 0.5
 """Of a new round in the mean of the training loss."""
 REGAINED = 0.125
 """The loss does not fall where its mean is above its lowest by more than this share of its whole range so far."""
-BURST = 4.0
-"""Likewise for the uploads of a single round, against the lowest of the running mean."""
 TURNED = -0.45
 """Mean cosine of successive uploads below which they undo each other."""
 BRAKE = 0.5
