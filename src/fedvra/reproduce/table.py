@@ -13,7 +13,7 @@ paper's figure (0.5 points, for accuracies) whatever the bounds may hide; where 
     paper 300,  measured >500    off
     paper >500, measured >200    open: not run for as long as the paper's were
 
-Accuracies are compared where all runs went on for as many rounds as the paper's.
+Accuracies are those after the rounds that all runs of the row have, and compared where these are as many as the paper's.
 """
 
 from __future__ import annotations
@@ -215,9 +215,9 @@ def compare_rounds(measured: float, beyond: bool, paper: Printed, played: int) -
     return "off" if measured < (1 - ROUNDS_APART) * (paper.value + 1) else "within"
 
 
-def read_accuracy(run: Stored, reading: Reading) -> float | None:
-    """As a fraction; None for a run that diverged."""
-    curve = [accuracy for _, accuracy in accuracies(run.metrics)]
+def read_accuracy(run: Stored, reading: Reading, rounds: int | None = None) -> float | None:
+    """As a fraction, after so many rounds or all of them; None for a run that diverged."""
+    curve = [accuracy for _, accuracy in accuracies(run.metrics[:rounds])]
     if not curve or run.status == "diverged":
         return None
     if reading == "best":
@@ -229,7 +229,7 @@ def _line(recipe: Recipe, theirs: list[tuple[Wanted, Stored]]) -> Line:
     wanted, runs = theirs[0][0], [run for _, run in theirs]
     paper = wanted.case.paper.get(wanted.row.name, {})
     rounds = min((run.rounds for run in runs if run.status != "diverged"), default=0)
-    readings = {each: Spread.of(_percent(read_accuracy(run, each)) for run in runs) for each in READINGS}
+    readings = {each: Spread.of(_percent(read_accuracy(run, each, rounds)) for run in runs) for each in READINGS}
     cells = {ACCURACY: _accuracy_cell(readings[recipe.accuracy], paper.get(ACCURACY), rounds >= recipe.rounds)}
     for target in wanted.case.targets:
         cells[f"{target:g}"] = _rounds_cell(runs, target, paper.get(f"{target:g}"))
