@@ -91,9 +91,8 @@ SETTINGS = {"non-IID": {}, "HLU": {"epochs": "1-5"}, "IID": {"split": "iid"}}
 
 def mnist() -> None:
     results = Results("mnist")
-    for seeds, (label, given), (name, options) in (
-        *itertools.product((DESIGN,), (("auto", {}), ("paper", PAPER)), SETTINGS.items()),
-        *itertools.product((FRESH,), (("auto", {}),), SETTINGS.items()),
+    for seeds, (label, given), (name, options) in itertools.product(
+        (DESIGN, FRESH), (("auto", {}), ("paper", PAPER)), SETTINGS.items()
     ):
         for seed in seeds:
             task = {"task": "mnist", "seed": seed, "set": given, **options}
