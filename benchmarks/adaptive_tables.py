@@ -59,7 +59,7 @@ def cifar10_figure() -> None:
     for axes, seed in zip(panels[0], seeds, strict=True):
         for label, curves in found.items():
             plot(axes, curves[seed], label)
-        axes.set(xlim=(0, 110), ylim=(8, 66), title=f"CIFAR-10, non-IID, seed {seed}")
+        axes.set(xlim=(0, 145), ylim=(8, 66), title=f"CIFAR-10, non-IID, seed {seed}")
     finish(figure, "adaptive-cifar10.png")
 
 
