@@ -234,6 +234,24 @@ def test_trackers_refused(said: Any, message: str) -> None:
         configure({**SMALL, "track": said})
 
 
+@pytest.mark.parametrize("moment", ["record", "close"])
+def test_a_tracker_that_fails_does_not_stop_the_run(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    calls: list[Any] = []
+
+    def fail(*args: Any) -> None:
+        calls.append(args)
+        raise ConnectionError("the server is gone")
+
+    monkeypatch.setattr(TRACKERS.get("tensorboard"), moment, fail)
+    with pytest.warns(UserWarning, match="failed and is left out from here on: ConnectionError: the server is gone"):
+        summary = execute(configure(SMALL, {"track": "tensorboard"}), tmp_path / "run")
+    assert (summary.status, summary.rounds, len(calls)) == ("finished", 5, 1)
+    assert len(RunFolder(tmp_path / "run").metrics()) == 5
+
+
 def test_no_tracker_leaves_no_trace(tmp_path: Path) -> None:
     execute(configure({**SMALL, "rounds": 1}), tmp_path / "run")
     assert not {"tensorboard", "wandb", "trackers.json"} & {file.name for file in (tmp_path / "run").iterdir()}

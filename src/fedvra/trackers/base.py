@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -81,7 +82,11 @@ def require_installed(names: Iterable[str]) -> None:
 
 
 class Tracking:
-    """All trackers of one run as one; nothing at all where none was asked for."""
+    """All trackers of one run as one; nothing at all where none was asked for.
+
+    A tracker that fails while the run goes on (its server is gone, its disk is full) is told of once and no longer spoken to:
+    the numbers are in metrics.jsonl, and hours of work are worth more than a copy of them.
+    """
 
     def __init__(self, config: RunConfig, label: str, folder: Path, done: int) -> None:
         run = Tracked(f"{label} on {config.task}, seed {config.seed}", folder, config, done)
@@ -90,12 +95,19 @@ class Tracking:
     def record(self, record: Mapping[str, Any]) -> None:
         from fedvra.history import numbers
 
-        for tracker in self.trackers:
-            tracker.record(record["round"], numbers(record))
+        self._tell(lambda tracker: tracker.record(record["round"], numbers(record)))
 
     def close(self, summary: RunSummary) -> None:
-        for tracker in self.trackers:
-            tracker.close(summary)
+        self._tell(lambda tracker: tracker.close(summary))
+
+    def _tell(self, say: Callable[[Tracker], None]) -> None:
+        for tracker in list(self.trackers):
+            try:
+                say(tracker)
+            except Exception as error:
+                self.trackers.remove(tracker)
+                reason = f"{type(error).__name__}: {error}"
+                warnings.warn(f"{type(tracker).__name__} failed and is left out from here on: {reason}", stacklevel=4)
 
 
 def outcome(summary: RunSummary) -> dict[str, float]:
