@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from adaptive import DESIGN, FRESH, RESULTS, SETTINGS, TARGETS, Curve, Results, first
+from adaptive import DESIGN, FRESH, PAPER, RESULTS, SETTINGS, TARGETS, Curve, Results, first
 from matplotlib import pyplot as plt
 
 IMAGES = RESULTS.parent / "images"
 CIFAR_TARGETS = (40, 50, 60)
 CIFAR_ROWS = {"fedvra-auto": "auto", "fedvra": "gamma = 0.1, a = 7, d = 10"}
 """Rows of table 2 and what they are called here."""
+SHOWN = {
+    "HLU": "non-IID, HLU",
+    "digits, mlp": "digits, network",
+    "dirichlet:0.05": "Dirichlet 0.05",
+    "iid": "IID",
+}
+"""What a reader is told."""
+Table = Iterator[str]
+"""The lines of a table in Markdown."""
 
 
 def mnist_figure() -> None:
@@ -33,13 +42,14 @@ def mnist_figure() -> None:
     finish(figure, "adaptive-mnist.png")
 
 
-def mnist_table() -> None:
+def mnist_table() -> Table:
     runs = Results("mnist").runs
-    head("MNIST", "setting", "seeds", *(f"rounds to {t}%" for t in TARGETS))
+    yield from head("data", "stepsizes", "seeds", *(f"to {t}%" for t in TARGETS))
     for name, (label, seeds) in itertools.product(SETTINGS, itertools.product(("auto", "paper"), (DESIGN, FRESH))):
         some = [runs[key]["curve"] for key in (f"{name}, {label}, seed {seed}" for seed in seeds) if key in runs]
         if some:
-            row(name, label, f"{seeds.start} to {seeds.stop - 1}", *rounds_to(some, TARGETS))
+            what = "auto" if label == "auto" else ", ".join(f"{key} = {value:g}" for key, value in PAPER.items())
+            yield row(SHOWN.get(name, name), what, f"{seeds.start} to {seeds.stop - 1}", *rounds_to(some, TARGETS))
 
 
 def cifar10() -> dict[str, dict[int, Curve]]:
@@ -63,39 +73,55 @@ def cifar10_figure() -> None:
     finish(figure, "adaptive-cifar10.png")
 
 
-def cifar10_table() -> None:
-    head("CIFAR-10", "seed", *(f"rounds to {t}%" for t in CIFAR_TARGETS))
+def cifar10_table() -> Table:
+    yield from head("stepsizes", "seed", *(f"to {t}%" for t in CIFAR_TARGETS))
     for label, curves in cifar10().items():
         for seed, curve in curves.items():
-            row(label, str(seed), *rounds_to([curve], CIFAR_TARGETS))
-        row(label, "mean", *rounds_to(list(curves.values()), CIFAR_TARGETS))
+            yield row(label, str(seed), *(str(first({"curve": curve}, t / 100) or "-") for t in CIFAR_TARGETS))
+        yield row(label, "mean", *rounds_to(list(curves.values()), CIFAR_TARGETS))
 
 
-def grids_table() -> None:
+def grids_table() -> Table:
     runs = Results("grids").runs
-    head("problem", "auto", "best of the grid", "grid points run")
+    yield from head("problem", "auto", "best of the grid", "ratio", "at (a p, d p)")
     for case in dict.fromkeys(key.split(" | ")[0] for key in runs):
         goal = {"digits, mlp": 0.95, "digits, logistic regression": 0.92}.get(case, 4.0)
         by: dict[str, list[int | None]] = {}
         for key, run in runs.items():
             if key.startswith(f"{case} | "):
                 by.setdefault(key.split(" | ")[1], []).append(first(run, goal))
-        tuned = {k: v for k, v in by.items() if k != "auto" and len(v) == 3 and None not in v}
+        auto = by.pop("auto")
+        tuned = {k: v for k, v in by.items() if len(v) == 3 and None not in v}
         best = min(tuned, key=lambda k: sum(v or 0 for v in tuned[k])) if tuned else None
-        text = "none" if best is None else f"{mean(tuned[best])} (a*p, d*p = {best})"
-        row(case, mean(by["auto"]), text, f"{len(by) - 1} of 49")
+        if best is None:
+            longest = max(len(run["curve"]) for key, run in runs.items() if key.startswith(f"{case} | "))
+            cells = (f"more than {longest}", f"below {ratio(auto, [longest] * 3)}", "none")
+        else:
+            cells = (mean(tuned[best]), ratio(auto, tuned[best]), f"({best.replace(' ', ', ')})")
+        yield row(SHOWN.get(case, case), mean(auto), *cells)
 
 
-def divergence() -> None:
+def corners_table() -> Table:
+    runs = Results("corners").runs
+    yield from head("clients per round", "epochs", "split", "stepsize", "auto", "FedAvg")
+    for name in sorted((key for key in runs if key.endswith("fedvra")), key=lambda key: int(key[2 : key.index(" ")])):
+        cohort, epochs, split, rate, _ = name.split(" ")
+        shown = [text.partition("=")[2] for text in (cohort, epochs, rate)]
+        ends = [f"{100 * runs[key]['curve'][-1]:.1f}%" for key in (name, name.replace("fedvra", "fedavg"))]
+        yield row(shown[0], shown[1].replace("-", " to "), SHOWN.get(split, split), shown[2], *ends)
+
+
+def divergence() -> Table:
     for part in ("robust", "corners"):
         runs = Results(part).runs
-        pairs = [(k, runs[k], runs[k.replace("fedvra", "fedavg")]) for k in runs if k.endswith("fedvra")
-                 and k.replace("fedvra", "fedavg") in runs]  # fmt: skip
-        ours = [k for k, a, b in pairs if diverged(a) and not diverged(b)]
-        theirs = [k for k, a, b in pairs if diverged(b) and not diverged(a)]
-        better = sum(last(a) < last(b) for _, a, b in pairs)
-        print(f"{part}: {len(pairs)} federations; auto ends better than FedAvg in {better}")
-        print(f"  diverged: auto alone {ours}, FedAvg alone {theirs}")
+        ours = {key.removesuffix(" fedvra"): run for key, run in runs.items() if key.endswith("fedvra")}
+        theirs = {key: runs[f"{key} fedavg"] for key in ours}
+        worse = [key for key in ours if not last(ours[key]) < last(theirs[key])]
+        yield f"\n{part}: {len(ours)} federations; auto ends below FedAvg in {len(ours) - len(worse)}"
+        yield from (f"  not in {key}: {last(ours[key]):.3f}, FedAvg {last(theirs[key]):.3f}" for key in worse)
+        for name, made in (("auto", ours), ("FedAvg", theirs)):
+            highest = max(max(values(run)) for run in made.values())
+            yield f"  {name}: highest {highest:.3f}, diverged {[key for key, run in made.items() if diverged(run)]}"
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------------
@@ -110,29 +136,34 @@ def plot(axes: Any, curve: Curve, label: str, legend: bool = True) -> None:
 
 def finish(figure: Any, name: str) -> None:
     for axes in figure.axes:
-        axes.legend(fontsize=8)
+        many = len(axes.get_legend_handles_labels()[1]) > 3
+        axes.legend(fontsize=8, loc="lower center" if many else "lower right", ncols=3 if many else 1)
         axes.grid(alpha=0.3)
     figure.savefig(IMAGES / name, dpi=110)
 
 
-def head(*names: str) -> None:
-    print()
-    row(*names)
-    row(*("---" for _ in names))
+def head(*names: str) -> Table:
+    yield ""
+    yield row(*names)
+    yield row(*("---" for _ in names))
 
 
-def row(*cells: str) -> None:
-    print("| " + " | ".join(cells) + " |")
+def row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def rounds_to(curves: Sequence[Curve], targets: Sequence[int]) -> list[str]:
     return [mean([first({"curve": curve}, target / 100) for curve in curves]) for target in targets]
 
 
-def mean(rounds: list[int | None]) -> str:
+def mean(rounds: Sequence[int | None]) -> str:
     reached = [r for r in rounds if r is not None]
     text = f"{np.mean(reached):.1f}" if reached else "-"
     return text if len(reached) == len(rounds) else f"{text} ({len(reached)} of {len(rounds)})"
+
+
+def ratio(ours: Sequence[int | None], theirs: Sequence[int | None]) -> str:
+    return "-" if None in ours else f"{sum(r or 0 for r in ours) / sum(r or 0 for r in theirs):.2f}"
 
 
 def values(run: dict[str, Any]) -> list[float]:
@@ -149,11 +180,11 @@ def diverged(run: dict[str, Any]) -> bool:
     return not last(run) <= (2 * np.log(10) if "loss" in run else 0.9)
 
 
+TABLES = (mnist_table, cifar10_table, grids_table, corners_table)
+"""As docs/adaptive.md shows them, line by line."""
+
 if __name__ == "__main__":
     mnist_figure()
-    mnist_table()
     cifar10_figure()
-    cifar10_table()
-    grids_table()
-    print()
-    divergence()
+    for lines in (*TABLES, divergence):
+        print("\n".join(lines()))

@@ -41,15 +41,30 @@ def test_strength_grows_with_progress_up_to_a_bound() -> None:
     assert paces[-1].sigma == paces[0].most == 3.0
 
 
-def test_strength_is_cut_when_uploads_or_dual_grow() -> None:
+def test_strength_is_cut_when_uploads_grow() -> None:
     assert changes(play(seen(), seen(move=100.0)))[1] == pytest.approx(-0.5)
-    assert changes(play(seen(dual=1e-4), seen(dual=1.0)))[1] == pytest.approx(-0.5)
     back = changes(play(seen(), seen(move=100.0), seen(move=9.0), seen(move=5.0)))
     assert back[1:] == pytest.approx(
         [-0.5, 0, 0]
     )  # once is enough where it helped: the mean is still high, the news is good
     last = play(*(seen(move=10.0**r) for r in range(99)))[-1]
     assert last.sigma == pytest.approx(0.1)  # kappa = T: the server moves along lam as far as a client does in a round
+
+
+@pytest.mark.parametrize(("p", "bound"), [(1.0, 1.25), (0.5, 1.5), (0.1, 3.5)])
+def test_strength_is_cut_while_the_dual_grows_beyond_a_bound_that_depends_on_who_takes_part(
+    p: float, bound: float
+) -> None:
+    def by(*duals: float) -> list[float]:
+        heard = [1 - (1 - p) ** (r + 1) for r in range(len(duals))]
+        news = [
+            seen(move=1 + 0.01 * r, dual=(h * dual) ** 2) for r, (h, dual) in enumerate(zip(heard, duals, strict=True))
+        ]
+        return changes(play(*news, p=p))
+
+    assert by(1, 0.99 * bound)[-1] == pytest.approx(-0.06)  # noise, as far as one can tell
+    assert by(1, 1.01 * bound, 1.02 * bound)[1:] == pytest.approx([-0.5, -0.5])
+    assert by(1, 1.02 * bound, 1.01 * bound)[1:] == pytest.approx([-0.5, 0])  # it falls again: that was enough
 
 
 def test_growth_in_vain_is_cut_earlier() -> None:

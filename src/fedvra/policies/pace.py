@@ -40,15 +40,17 @@ REST = 0.6
 """Times p, per round without any progress; at most MAX_REST."""
 MAX_REST = 0.06
 CUT = 0.5
-"""Per round in which uploads or dual have grown and uploads still grow."""
+"""Per round in which uploads, or the dual, have grown and still grow."""
 RETURN = 0.5
 """After uploads came back larger than the last ones were, sigma is set so that this share of them would have come back."""
-GROWN_MOVE, GROWN_DUAL = 2.0, 1.25
-"""How much above their lowest so far counts as grown."""
+GROWN = 2.0
+"""How much above its lowest so far the mean of uploads counts as grown."""
 BURST = 4.0
 """Likewise for the uploads of a single round, against the lowest of the running mean."""
 GROWN_IN_VAIN = 1.2
-"""Likewise for the mean of uploads while the training loss does not fall."""
+"""Likewise for the mean while the training loss does not fall."""
+GROWN_DUAL = 0.25
+"""Over p: by which share of its lowest so far the dual must be above it to count as grown. Where few take part it is noisy."""
 LOSS_WEIGHT = 0.5
 """Of a new round in the mean of the training loss."""
 REGAINED = 0.125
@@ -85,6 +87,8 @@ class Pace:
     least_loss: float = math.inf
     most_loss: float = -math.inf
     """The range of that mean so far."""
+    dual: float = math.inf
+    """The last |lam|, over the share heard."""
 
     @classmethod
     def first(cls, p: float) -> Pace:
@@ -121,12 +125,12 @@ class Pace:
         r"""The pace for the next round.
 
         sigma is cut when uploads take back more than the last ones brought (:attr:`Seen.back` above 1: stiff directions swing
-        with growing amplitude); cut by two fifths when uploads or dual have grown well above their lowest (divergence shows
-        first there; a little above is enough where the training loss does not fall either) and uploads are still growing, and
-        kept until they are down again; eased while successive uploads undo each other (cosine near -1: sigma is too much for
-        stiff directions); raised by a tenth when uploads are the smallest so far; kept while only the dual, which lags, still
-        falls; and lowered slowly when neither does, as one lowers a stepsize at the level of the noise. The first round has
-        nothing to compare: the strength is full thereafter.
+        with growing amplitude); cut by two fifths when uploads have grown well above their lowest (divergence shows first
+        there; a little above is enough where the training loss does not fall either) and still grow, and kept until they are
+        down again; likewise for the dual, whose bound is higher the fewer take part; eased while successive uploads undo each
+        other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so far;
+        kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a stepsize at
+        the level of the noise. The first round has nothing to compare: the strength is full thereafter.
         """
         heard = self.heard + (1 - self.heard) * p
         dual = math.sqrt(seen.dual) / heard
@@ -141,12 +145,14 @@ class Pace:
             loss = seen.loss if math.isnan(loss) else loss + LOSS_WEIGHT * (seen.loss - loss)
         least_loss, most_loss = min(self.least_loss, loss), max(self.most_loss, loss)
         in_vain = loss - least_loss > REGAINED * (most_loss - least_loss)
-        grown = GROWN_IN_VAIN if in_vain else GROWN_MOVE
+        grown = GROWN_IN_VAIN if in_vain else GROWN
         burst = math.sqrt(fresh) > BURST * self.least_move
         if seen.back > 1:
             change = math.log((1 + RETURN) / (1 + seen.back))
-        elif burst or move > grown * self.least_move or dual > GROWN_DUAL * self.least_dual:
+        elif burst or move > grown * self.least_move:
             change = 0.0 if fresh < self.move else -CUT
+        elif dual > (1 + GROWN_DUAL / p) * self.least_dual:
+            change = -CUT if dual > self.dual else 0.0
         elif math.isnan(self.move):
             change = math.log(self.most / self.sigma)
         elif cosine < TURNED:
@@ -165,6 +171,7 @@ class Pace:
             least_move=min(self.least_move, move),
             least_dual=min(self.least_dual, dual),
             heard=heard,
+            dual=dual,
             loss=loss,
             least_loss=least_loss,
             most_loss=most_loss,
