@@ -80,7 +80,7 @@ def cifar10_table() -> Table:
     yield from head("stepsizes", "seed", *(f"to {t}%" for t in CIFAR_TARGETS))
     for label, curves in cifar10().items():
         for seed, curve in curves.items():
-            yield row(label, str(seed), *(str(first({"curve": curve}, t / 100) or "-") for t in CIFAR_TARGETS))
+            yield row(label, str(seed), *rounds_to([curve], CIFAR_TARGETS))
         for seeds in dict.fromkeys((tuple(DESIGN), tuple(curves))):
             some = [curves[seed] for seed in seeds]
             yield row(label, f"mean of {seeds[0]} to {seeds[-1]}", *rounds_to(some, CIFAR_TARGETS))
@@ -91,19 +91,19 @@ def grids_table() -> Table:
     yield from head("problem", "auto", "best of the grid", "ratio", "at (a p, d p)")
     for case in dict.fromkeys(key.split(" | ")[0] for key in runs):
         goal = {"digits, mlp": 0.95, "digits, logistic regression": 0.92}.get(case, 4.0)
-        by: dict[str, list[int | None]] = {}
+        by: dict[str, list[Curve]] = {}
         for key, run in runs.items():
             if key.startswith(f"{case} | "):
-                by.setdefault(key.split(" | ")[1], []).append(first(run, goal))
+                by.setdefault(key.split(" | ")[1], []).append(run["curve"])
         auto = by.pop("auto")
-        tuned = {k: v for k, v in by.items() if len(v) == 3 and None not in v}
-        best = min(tuned, key=lambda k: sum(v or 0 for v in tuned[k])) if tuned else None
-        if best is None:
-            longest = max(len(run["curve"]) for key, run in runs.items() if key.startswith(f"{case} | "))
-            cells = (f"more than {longest}", f"below {ratio(auto, [longest] * 3)}", "none")
+        tuned = {k: rounds(v, goal) for k, v in by.items() if len(v) == 3 and reached(v, goal) == 3}
+        if tuned:
+            best = min(tuned, key=lambda k: sum(tuned[k]))
+            cells = (mean(by[best], goal), ratio(rounds(auto, goal), tuned[best]), f"({best.replace(' ', ', ')})")
         else:
-            cells = (mean(tuned[best]), ratio(auto, tuned[best]), f"({best.replace(' ', ', ')})")
-        yield row(SHOWN.get(case, case), mean(auto), *cells)
+            longest = max(len(curve) for some in by.values() for curve in some)
+            cells = (f"more than {longest}", f"below {ratio(rounds(auto, goal), [longest] * 3)}", "none")
+        yield row(SHOWN.get(case, case), mean(auto, goal), *cells)
 
 
 def corners_table() -> Table:
@@ -158,17 +158,29 @@ def row(*cells: str) -> str:
 
 
 def rounds_to(curves: Sequence[Curve], targets: Sequence[int]) -> list[str]:
-    return [mean([first({"curve": curve}, target / 100) for curve in curves]) for target in targets]
+    return [mean(curves, target / 100) for target in targets]
 
 
-def mean(rounds: Sequence[int | None]) -> str:
-    reached = [r for r in rounds if r is not None]
-    text = f"{np.mean(reached):.1f}" if reached else "-"
-    return text if len(reached) == len(rounds) else f"{text} ({len(reached)} of {len(rounds)})"
+def rounds(curves: Sequence[Curve], goal: float) -> list[int]:
+    """The first at the goal; of a run that did not get there, all."""
+    return [first({"curve": curve}, goal) or len(curve) for curve in curves]
 
 
-def ratio(ours: Sequence[int | None], theirs: Sequence[int | None]) -> str:
-    return "-" if None in ours else f"{sum(r or 0 for r in ours) / sum(r or 0 for r in theirs):.2f}"
+def reached(curves: Sequence[Curve], goal: float) -> int:
+    return sum(first({"curve": curve}, goal) is not None for curve in curves)
+
+
+def mean(curves: Sequence[Curve], goal: float) -> str:
+    """Over runs; a lower bound where some did not get there."""
+    total, there = len(curves), reached(curves, goal)
+    text = f"{np.mean(rounds(curves, goal)):.{1 if total > 1 else 0}f}"
+    if there == total:
+        return text
+    return f"more than {text}" + (f" ({there} of {total})" if total > 1 else "")
+
+
+def ratio(ours: Sequence[int], theirs: Sequence[int]) -> str:
+    return f"{sum(ours) / sum(theirs):.2f}"
 
 
 def values(run: dict[str, Any]) -> list[float]:
