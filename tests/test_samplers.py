@@ -23,17 +23,7 @@ from fedvra.samplers import (
     Uniform,
     Weighted,
 )
-from sampling import (
-    GROUPS,
-    UNEQUAL,
-    N,
-    assert_within_five_sigma,
-    counts,
-    draws,
-    no_losses,
-    some_losses,
-    stated,
-)
+from sampling import GROUPS, UNEQUAL, N, assert_within_five_sigma, counts, draws, no_losses, some_losses, stated
 
 # --- what holds for all ----------------------------------------------------------------------------------------------
 

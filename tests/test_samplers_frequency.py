@@ -10,15 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedvra.errors import UsageError
-from fedvra.samplers import (
-    Bernoulli,
-    Cyclic,
-    Full,
-    Participation,
-    PowerOfChoice,
-    Uniform,
-    Weighted,
-)
+from fedvra.samplers import Bernoulli, Cyclic, Full, Participation, PowerOfChoice, Uniform, Weighted
 from fedvra.samplers.weighted import systematic
 from sampling import (
     GROUPS,
