@@ -114,6 +114,18 @@ def test_strength_falls_slowly_at_the_level_of_the_noise() -> None:
     assert changes(play(*level))[-1] == pytest.approx(-0.06)
 
 
+@pytest.mark.parametrize("p", [0.05, 0.1, 0.5])
+def test_noise_alone_lowers_the_strength_only_as_far_as_slower_duals_make_up_for_it(p: float) -> None:
+    heard = [1 - (1 - p) ** (r + 1) for r in range(500)]
+    level = [seen(move=1.1, dual=1.1 * h**2) for h in heard[1:]]
+    last = play(seen(dual=heard[0] ** 2), *level, p=p)[-1]
+    assert last.sigma == pytest.approx(last.resting)
+    near = [replace(last, sigma=share * last.sigma).visits for share in (0.9, 1.0, 1.1)]
+    assert near[0] < near[1] > near[2]
+    below = replace(last, sigma=0.7 * last.sigma)  # a cut led here: the rest neither lowers nor raises it
+    assert below.after(p, 1.0, level[-1]).sigma == pytest.approx(below.sigma)
+
+
 def test_fewer_clients_per_round_start_more_carefully() -> None:
     starts = [Pace.first(p).sigma for p in (0.001, 0.02, 0.05, 0.1, 1.0)]
     np.testing.assert_allclose(starts, [0.001, 0.12, 0.75, 2, 2])

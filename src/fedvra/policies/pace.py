@@ -37,7 +37,7 @@ SWINGS = 9.0
 GROW = 0.1
 """Per round of progress (log sigma)."""
 REST = 0.6
-"""Times p, per round without any progress; at most MAX_REST."""
+"""Times p, per round without any progress; at most MAX_REST, and no farther than :attr:`Pace.resting`."""
 MAX_REST = 0.06
 CUT = 0.5
 """Per round in which uploads, or the dual, have grown and still grow."""
@@ -118,6 +118,17 @@ class Pace:
         share = self.sigma / self.most
         return max(1.0, min(KEPT / share, SWINGS * share))
 
+    @property
+    def resting(self) -> float:
+        """The sigma at which :attr:`visits` is largest, the lowest that the noise alone leads to.
+
+        Down to here n makes up for sigma; below, n falls with it, and the server's step along lam with the square of sigma.
+
+        >>> round(Pace(3.0, 3.0).resting, 3)
+        0.866
+        """
+        return self.most * math.sqrt(KEPT / SWINGS)
+
     def numbers(self) -> tuple[float, ...]:
         return astuple(self)
 
@@ -130,7 +141,7 @@ class Pace:
         down again; likewise for the dual, whose bound is higher the fewer take part; eased while successive uploads undo each
         other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so far;
         kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a stepsize at
-        the level of the noise. The first round has nothing to compare: the strength is full thereafter.
+        the level of the noise, down to :attr:`resting`. The first round has nothing to compare: the strength is full after it.
         """
         heard = self.heard + (1 - self.heard) * p
         dual = math.sqrt(seen.dual) / heard
@@ -162,7 +173,7 @@ class Pace:
         elif dual <= self.least_dual:
             change = 0.0
         else:
-            change = -min(MAX_REST, REST * p)
+            change = max(-min(MAX_REST, REST * p), min(0.0, math.log(self.resting / self.sigma)))
         return replace(
             self,
             sigma=max(min(p, self.most), min(self.most, self.sigma * math.exp(change))),
