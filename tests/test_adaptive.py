@@ -42,10 +42,30 @@ def test_a_schedule_gives_each_round_its_number() -> None:
     assert [row(halving, round=r).alpha.tolist() for r in range(2)] == [[4, 4], [2, 2]]
 
 
-@pytest.mark.parametrize("text", ["10:5", "10@3", "10:5@0", "10:5@7:1@7", "10:x@3", "10:5@-3", "1e:2@3", "@"])
-def test_what_is_no_schedule_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"schedule|neither a number"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("10:5", "neither a number"),
+        ("10@3", "is not a schedule: write VALUE"),
+        ("10:5@0", "later and later rounds"),
+        ("10:5@7:1@7", "later and later rounds"),
+        ("10:x@3", "is not a schedule: write VALUE"),
+        ("10:5@-3", "is not a schedule: write VALUE"),
+        ("1e:2@3", "not a number"),
+        ("10:-5@2", "finite and >= 0"),
+        ("10:1e999@2", "finite and >= 0"),
+        ("@", "is not a schedule: write VALUE"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
         parse_setting(text)
+
+
+@pytest.mark.parametrize("given", [{"a": "auto"}, {"d": "1/p"}, {"gamma": [[1.0], [1.0, 2.0]]}])
+def test_text_is_for_the_command_line(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="must be a number, a table of numbers, a policy or a function"):
+        fv.FedVRA(**given)
 
 
 def test_remark_1_is_its_formula() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 import fedvra as fv
 from fedvra.cli import main
+from fedvra.policies.settings import parse_setting
 from fedvra.theory.coverage import Coverage, quantiles
 from quadratics import quadratic, unequal_weights
 
@@ -126,6 +127,30 @@ def test_what_the_theorem_does_not_speak_of(algorithm: fv.Algorithm, changes: di
     found = checked(algorithm, **{"lr": 1e-5, **changes})
     assert not found.covered
     assert any(re.search(reason, each) for each in found.reasons), found.reasons
+    cured = not re.search("independent|no local steps|bounded|not known", reason)
+    assert (found.proposal is not None) == cured  # no stepsizes help against what is not about them
+
+
+def test_every_round_is_looked_at() -> None:
+    inside = checked(fv.FedVRA(gamma=200.0, a=10, d=3), lr=0.01).proposal
+    assert inside is not None
+    gamma, eta = float(inside.gamma[0]), float(inside.eta[0])
+    assert checked(fv.FedVRA(gamma=gamma, a=10, d=3), lr=eta, rounds=400).covered
+    once = parse_setting("10:1000@77:10@78")
+    found = checked(fv.FedVRA(gamma=gamma, a=once, d=3), lr=eta, rounds=400)
+    assert not by_name(found)["eta, a and d"].holds
+    assert not any("rounds were looked at" in note for note in found.notes)
+    long = checked(fv.FedVRA(gamma=gamma, a=10, d=3), lr=eta, rounds=5000)
+    assert "the settings of 1000 of the 5000 rounds were looked at." in long.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [({"sampler": fv.Bernoulli(0.3)}, 0.7**N), ({"drop": 0.1, "sampler": fv.Uniform(1)}, 0.1), ({}, 0)],
+)
+def test_rounds_without_anybody_are_mentioned(changes: dict[str, Any], share: float) -> None:
+    said = [note for note in checked(fv.FedVRA(gamma=200.0, a=10), **changes).notes if "nobody answers" in note]
+    assert [note.split()[1] for note in said] == ([f"{share:.2g}"] if share else [])
 
 
 def test_lost_replies_lower_the_probability() -> None:
@@ -163,7 +188,11 @@ SUPERVISED: dict[str, Any] = {"sampler": fv.Uniform(2), "work": fv.Epochs(2), "b
 def test_a_model_says_what_its_estimates_are() -> None:
     found = fv.check(fv.FedVRA(), problem=fv.Supervised(linear, weight_decay=0.1), data=blobs(), **SUPERVISED)
     assert not found.estimates.exact
-    assert any("lower bound" in note for note in found.notes)
+    assert any(": a lower bound of the true constant" in note for note in found.notes)
+    assert any("cuts of one permutation" in note for note in found.notes)
+    some = fv.check(fv.FedVRA(), problem=fv.Supervised(linear), data=blobs(), **SUPERVISED, samples=3)
+    assert any("of 3 samples for all that a client has" in note for note in some.notes)
+    assert not some.estimates.whole
     assert (found.estimates.noise > 0).all()
     assert (found.estimates.L > 0.1).all()
     full = fv.check(fv.FedVRA(), problem=fv.Supervised(linear), data=blobs(), **{**SUPERVISED, "batch_size": None})
@@ -184,7 +213,14 @@ def test_two_blocks_are_for_theorem_2() -> None:
     proposal = found.proposal
     assert isinstance(proposal, fv.Theorem2)
     assert proposal.holds
-    assert found.to_dict()["proposal"]["bound"] > 0
+    made = found.to_dict()["proposal"]
+    assert made["bound_without_noise"] > 0
+    assert any("for exact gradients" in note for note in found.notes)
+    factor = made["lr_y_factor"]
+    assert list(found.settings.lr_y * factor) == pytest.approx(list(proposal.lr_y))
+    problem = fv.SemiSupervised(linear, hidden=0.5, lr_y=run["problem"].lr_y * factor)
+    algorithm = fv.FedVRAU(gamma=made["gamma"], a=made["a"], d=made["d"])
+    assert fv.check(algorithm, **{**run, "problem": problem, "lr": made["eta"]}).covered
     everyone = fv.check(fv.FedVRAU(gamma=0.5, a=5, d=2), **{**run, "sampler": fv.Full()})
     assert not by_name(everyone)["participation"].holds
     assert everyone.proposal is None
@@ -236,6 +272,7 @@ def test_the_command_for_people() -> None:
         "D_1",
     ):
         assert part in text
+    assert "no stepsizes would be covered" in ask("digits", *SMALL, "--sampler", "cyclic")
     none = ask("digits", *SMALL, "--algorithm", "fedavg")
     assert "not an instance of FedVRA: it has no duals" in none
     assert "as options" in none

@@ -16,6 +16,7 @@ import fedvra as fv
 from fedvra.algorithms import REGISTRY
 from fedvra.config import configure
 from fedvra.display import LiveView, PlainView
+from fedvra.policies import Pace
 from fedvra.runs import RunFolder, execute, resume
 from quadratics import quadratic, unequal_weights
 
@@ -152,6 +153,26 @@ def test_a_round_without_anybody() -> None:
     assert {"drift", "momentum"} <= seen[0] & seen[2]
     assert not {"drift", "momentum"} & seen[1]
     assert {"grad_norm2", "xi", "variance_before"} <= seen[1]
+
+
+def test_stepsizes_that_adapt_are_those_of_the_round() -> None:
+    """beta and C_2 of the potential under auto, from the strength that the record shows."""
+    A, b = quadratic(N, P)
+    steps, eta, rounds, p = 3, 0.05, 8, 2 / N
+    history = fv.simulate(
+        fv.FedVRA(), problem=fv.Quadratic(A, b), sampler=fv.Uniform(2), work=fv.Steps(steps), lr=eta, rounds=rounds,
+        diagnostics=1, keep="x0", workers=1,
+    )  # fmt: skip
+    strengths = [m["strength"] for m in history.metrics]
+    assert len(set(strengths)) > 2
+    for r, m in enumerate(history.metrics):
+        visits = Pace(m["strength"], Pace.first(p).most).visits
+        kappa = visits * m["strength"] / p * (eta * steps)
+        C2 = kappa / (visits * eta * steps) * (1 - (1 - eta / kappa) ** steps)
+        x = history.trajectory[r].numpy()
+        cost = (((A @ x) @ x) / 2 - b @ x).mean()
+        found = m["diagnostics"]
+        assert found["potential"] == pytest.approx(cost + 4 * kappa * found["xi"] / (p * C2), rel=1e-9)
 
 
 def test_probabilities_that_are_not_known() -> None:

@@ -39,7 +39,8 @@ class Diagnostics(Observer):
     * ``variance_after``: the same of what they follow, :math:`\nabla f_i(x_0) - \lambda_i + (\sigma + \gamma_i\kappa)\lambda`
       (SCAFFOLD's correction, and by Lemma 1 that of ADMM); equal to the one before where there are no duals.
     * ``potential``: :math:`P^r = f(x_0) + \sum_i\omega_i 4\beta\Xi_i/(p_i C_2^i)` of Theorem 1, or that of Theorem 2 where
-      there is a second block, with p and C_2 as in this round.
+      there is a second block, with beta, p and C_2 as in this round. It is a potential where these stay as they are; with
+      stepsizes that adapt (``auto``) it also changes with them.
     * ``drift``: the mean of :math:`\|x_i - x_0^r\|^2` over the cohort, how far clients went from where they began.
     * ``momentum``: :math:`\langle v, -\kappa\lambda^r\rangle/\|v\|^2` with :math:`v = x_0^{r+1} - x_0^r`, the share of x0's
       motion that was settled before the round began.
@@ -68,15 +69,15 @@ class Diagnostics(Observer):
             return None
         cohort = federation.next_cohort()
         if not len(cohort):
-            return Before(federation.state.x0, None, None)
+            return Before(federation.state.x0, cohort.memory, None, None)
         row = federation.plan.row(cohort, federation.state.counts)
         settled = -row.kappa * federation.state.lam if row.kappa else None
-        return Before(federation.state.x0, settled, _drift(federation, cohort, row))
+        return Before(federation.state.x0, cohort.memory, settled, _drift(federation, cohort, row))
 
     def after(self, federation: Federation, seen: Before | None) -> dict[str, Any]:
         if seen is None:
             return {}
-        found = self._of_gradients(federation)
+        found = self._of_gradients(federation, seen.memory)
         if seen.drift is not None:
             found["drift"] = seen.drift
         if seen.settled is not None:
@@ -85,11 +86,11 @@ class Diagnostics(Observer):
                 found["momentum"] = float(motion @ seen.settled.double()) / float(motion.square().sum())
         return {"diagnostics": found}
 
-    def _of_gradients(self, federation: Federation) -> dict[str, Any]:
+    def _of_gradients(self, federation: Federation, memory: tuple[float, ...]) -> dict[str, Any]:
         """What follows from the gradients and duals of the clients looked at, at x0."""
         state, clients = federation.state, self._sample(federation)
         omega = federation.omega[clients] / federation.omega[clients].sum()
-        cohort, row = _as_if_all(federation, clients)
+        cohort, row = _as_if_all(federation, clients, memory)
         points = points_of(federation, clients)
         oracle = self._oracle = self._oracle or federation.experiment.problem.oracle(federation.experiment.data)
         plain, corrected = Spread(), Spread()
@@ -129,6 +130,8 @@ class Before(NamedTuple):
     """What is remembered of the moment before the round."""
 
     x0: Tensor
+    memory: tuple[float, ...]
+    """From which stepsizes that adapt were chosen for it."""
     settled: Tensor | None
     """-kappa*lam; None where kappa = 0 or nobody takes part."""
     drift: float | None
@@ -174,10 +177,12 @@ def participation(federation: Federation, cohort: Cohort) -> Floats:
     return cohort.p * (1 - federation.experiment.drop)
 
 
-def _as_if_all(federation: Federation, clients: Ints) -> tuple[Cohort, rule.Coefficients | None]:
+def _as_if_all(
+    federation: Federation, clients: Ints, memory: tuple[float, ...]
+) -> tuple[Cohort, rule.Coefficients | None]:
     """These clients as the cohort of the last round, with its coefficients; None where a probability is not known."""
     state = federation.state
-    cohort = federation.plan.describe(state.round - 1, clients, state.counts, state.memory.numbers)
+    cohort = federation.plan.describe(state.round - 1, clients, state.counts, memory)
     if not np.all((cohort.p > 0) & (cohort.p <= 1)):
         return cohort, None
     # A client with no steps to do would not have taken part; its coefficients are those of one step, to be on the safe side.

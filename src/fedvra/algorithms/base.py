@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from fedvra.cohort import Cohort, Floats, Setting, resolve
-from fedvra.errors import require
+from fedvra.errors import UsageError, require
 from fedvra.registry import Registry
 from fedvra.rule import Coefficients
 
@@ -90,11 +90,20 @@ def ones(cohort: Cohort) -> Floats:
 def non_negative(setting: Setting, name: str) -> None:
     """Refuse a negative number or table; what functions return is checked in each round."""
     if not callable(setting):
-        values = np.asarray(setting, dtype=np.float64)
-        require(bool(np.all(values >= 0)), f"{name} must be >= 0, got {setting}.")  # also refuses NaN
+        require(bool(np.all(_table(setting, name) >= 0)), f"{name} must be >= 0, got {setting}.")  # also refuses NaN
 
 
 def positive(setting: Setting, name: str) -> None:
     """Refuse zero as well: where 1/gamma is part of the method."""
     if not callable(setting):
-        require(bool(np.all(np.asarray(setting, dtype=np.float64) > 0)), f"{name} must be > 0, got {setting}.")
+        require(bool(np.all(_table(setting, name) > 0)), f"{name} must be > 0, got {setting}.")
+
+
+def _table(setting: Setting, name: str) -> Floats:
+    try:
+        return np.asarray(setting, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{name} must be a number, a table of numbers, a policy or a function of the cohort, got {setting!r}; "
+            "what the command line takes as text, fedvra.policies.parse_setting reads."
+        ) from None

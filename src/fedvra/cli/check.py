@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def command(target: str, look_at: str, samples: str, as_json: bool, **options: Any) -> None:
     """Is the run of a CONFIG file, of a run's folder DIR, or of a TASK with its defaults covered by Theorem 1 (or 2)?
 
-    Takes the options of `fedvra run`; they win over the file. Estimates L_i by power iteration on Hessian-vector products
+    Takes the options of `fedvra run`; they win over the file. Estimates L_i by Lanczos on Hessian-vector products
     (at the start, and at the checkpoint of DIR where there is one) and the gradients' variance from minibatches; shows both
     sides of every condition, and proposes gamma, eta, a and d that satisfy them, with what the theorem then promises. The
     estimates are local, so a yes is no proof. Exit code 0 whether covered or not: see "covered" in --json.
@@ -86,8 +86,9 @@ def present(coverage: Coverage, task: str, console: Console) -> None:
     from fedvra.theory.coverage import quantiles
 
     settings, estimates = coverage.settings, coverage.estimates
+    kind = "exact" if estimates.exact else "local, a lower bound" if estimates.whole else "local, from some samples"
     measured = {
-        "L_i, smoothness" + ("" if estimates.exact else " (local, a lower bound)"): estimates.L,
+        f"L_i, smoothness ({kind})": estimates.L,
         "sigma^2/S, variance of a step's gradient": estimates.noise,
         "p, taking part and being heard": settings.p,
         "Q, local steps": settings.steps,
@@ -117,22 +118,23 @@ def present(coverage: Coverage, task: str, console: Console) -> None:
         console.print("\n".join(_promised(coverage, coverage.setting)), soft_wrap=True)
     elif coverage.proposal is not None:
         console.print("\n".join(["", *_proposed(coverage, coverage.proposal)]), soft_wrap=True)
+    else:
+        console.print("\nWith the same problem, sampling and local work no stepsizes would be covered.", soft_wrap=True)
     console.print("\nOn these figures:")
     for note in coverage.notes:
         console.print(f"- {note}", soft_wrap=True)
 
 
 def _proposed(coverage: Coverage, proposal: Any) -> list[str]:
-    from fedvra.theory.coverage import settings_of
-
-    found = settings_of(proposal)
-    plain = all(isinstance(value, float) for value in found.values())
+    found = coverage.proposed()
+    factor = found.pop("lr_y_factor", None)
     shown = ", ".join(f"{name} = {_setting(value)}" for name, value in found.items())
     how = "FedVRA, by appendix B," if coverage.theorem == 1 else "FedVRA-U"
     lines = [f"Covered would be, with the same sampling and local work: {how} with {shown}"]
-    if plain and "lr_y" not in found:
+    if all(isinstance(found[name], float) for name in ("gamma", "a", "d", "eta")):
         sets = " ".join(f"--set {name}={found[name]:.6g}" for name in ("gamma", "a", "d"))
-        lines.append(f"  as options: {sets} --lr {found['eta']:.6g}")
+        also = "" if factor is None else f", and in Python {factor:.6g} times the problem's lr_y"
+        lines.append(f"  as options: {sets} --lr {found['eta']:.6g}{also}")
     return [*lines, *_promised(coverage, proposal)]
 
 
@@ -145,7 +147,7 @@ def _promised(coverage: Coverage, setting: Any) -> list[str]:
     if coverage.theorem == 2:
         lines.append(
             f"Without noise the mean gap G over {coverage.rounds} rounds is at most {found['rate_constant']}*"
-            f"(P^0 - inf f)/R = {found['bound']}."
+            f"(P^0 - inf f)/R = {found['bound_without_noise']}."
         )
         return lines
     lines += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ class Stepwise:
             len(self.values) == len(self.starts) > 0 and self.starts[0] == 1 and ascending,
             f"a schedule needs a value from round 1 on and then later and later rounds, got {self!r}.",
         )
+        require(
+            all(0 <= value < math.inf for value in self.values),
+            f"a schedule's values must be finite and >= 0, got {self!r}.",
+        )
 
     @classmethod
     def parse(cls, text: str) -> Stepwise:
@@ -53,9 +58,10 @@ class Stepwise:
         first, *rest = text.split(":")
         later = [piece.split("@") for piece in rest]
         try:
-            return cls((float(first), *(float(v) for v, _ in later)), (1, *(int(r) for _, r in later)))
+            values = (float(first), *(float(v) for v, _ in later))
         except ValueError:
             raise UsageError(f"{text!r} is not a schedule: one of its values is not a number.") from None
+        return cls(values, (1, *(int(r) for _, r in later)))
 
     def __call__(self, cohort: Cohort) -> float:
         return [v for v, start in zip(self.values, self.starts, strict=True) if cohort.round + 1 >= start][-1]

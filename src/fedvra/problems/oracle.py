@@ -32,6 +32,8 @@ class Hessian(NamedTuple):
 
     width: int
     times: Operator
+    whole: bool = True
+    """Whether all samples of the client are in it; of some of them the largest eigenvalue may be above that of f_i."""
 
 
 class Oracle(ABC):

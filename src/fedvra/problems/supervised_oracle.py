@@ -41,10 +41,11 @@ class SupervisedOracle(Oracle):
 
     def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
         rows = self.data.part(client)
-        if samples is not None and len(rows) > samples:
+        whole = samples is None or len(rows) <= samples
+        if not whole:
             rows = np.sort(stream(0, Purpose.PROBE, 0, client).choice(rows, samples, replace=False))
         found = hessian_of(lambda x: self._loss(x, point.aux, rows), point.x)
-        return Hessian(found.width, lambda v: found.times(v) + self.problem.decay * v)
+        return Hessian(found.width, lambda v: found.times(v) + self.problem.decay * v, whole)
 
     def lower_bound(self, omega: Floats) -> float | None:
         return 0.0 if self.problem.loss in NEVER_NEGATIVE else None

@@ -13,20 +13,18 @@ import torch
 from fedvra.algorithms.base import Algorithm
 from fedvra.checks import check_whole
 from fedvra.cohort import Floats, Ints
-from fedvra.diagnostics import Spread, participation, points_of
+from fedvra.diagnostics import Spread, points_of
 from fedvra.engines.local import one_thread
-from fedvra.errors import UsageError, unknown_name
+from fedvra.errors import unknown_name
 from fedvra.federation import Federation
-from fedvra.memory import Adaptive
 from fedvra.planning import Experiment
 from fedvra.problems.oracle import Oracle, Point
-from fedvra.samplers import Availability, Cyclic, Replay
 from fedvra.samplers.base import random_subset
 from fedvra.streams import Purpose, stream
+from fedvra.theory.assumptions import Doubts, settings_of_run
 from fedvra.theory.conditions import Condition
 from fedvra.theory.coverage import Coverage, Settings, Start
 from fedvra.theory.estimates import Estimates, estimate
-from fedvra.theory.stepsizes import read_stepsizes
 from fedvra.theory.theorem1 import Theorem1
 from fedvra.theory.theorem2 import Theorem2
 
@@ -34,8 +32,6 @@ CLIENTS = 20
 """Looked at, where there are more."""
 SAMPLES = 200
 """Of a client, for its curvature, where it has more."""
-ROUNDS = 50
-"""Whose settings are looked at, spread over the run, where there are more."""
 
 
 def check(
@@ -94,23 +90,23 @@ def cover(
     Args:
         restore: brings it to a later state and says of which round; curvature and noise are then looked at there too.
     """
-    experiment, notes = federation.experiment, []
+    experiment, doubts = federation.experiment, Doubts()
     total, rounds = federation.total, max(rounds, 1)
     chosen = np.arange(total)
     if total > clients:
         chosen = random_subset(stream(experiment.seed, Purpose.PROBE, round=2), total, clients)
-        notes.append(f"{clients} of the {total} clients were looked at; the others may differ.")
+        doubts.notes.append(f"{clients} of the {total} clients were looked at; the others may differ.")
     oracle = experiment.problem.oracle(experiment.data)
-    settings, reasons = _settings(federation, chosen, rounds)
+    settings = settings_of_run(federation, chosen, rounds, doubts)
     omega = federation.omega[chosen] / federation.omega[chosen].sum()
     places = [points_of(federation, chosen)]
-    start = _start(oracle, places[0], chosen, omega, federation.omega, notes, reasons)
+    start = _start(oracle, places[0], chosen, omega, federation.omega, doubts)
     played = 0 if restore is None else restore(federation)
     if played:
         places.append(points_of(federation, chosen))
-        notes.append(f"curvature and noise were looked at before the first round and after round {played}.")
+        doubts.notes.append(f"curvature and noise were looked at before the first round and after round {played}.")
     found = estimate(oracle, places, chosen, experiment.batch_size, samples, experiment.seed)
-    notes.extend(_about(found, samples))
+    _about(found, samples, doubts)
     theorem = 2 if "y" in federation.stores else 1
     setting: Theorem1 | Theorem2 | None = None
     proposal: Theorem1 | Theorem2 | None = None
@@ -120,7 +116,8 @@ def cover(
         if theorem == 1:
             setting, conditions, proposal = _theorem1(L, settings, omega, total)
         else:
-            setting, conditions, proposal = _theorem2(L, settings, omega, oracle, chosen, places[0], reasons)
+            settings = _with_y(settings, oracle, chosen, places[0])
+            setting, conditions, proposal = _theorem2(L, settings, omega, bool(found.noise.any()), doubts)
     return Coverage(
         label=experiment.algorithm.label,
         theorem=theorem,
@@ -130,72 +127,19 @@ def cover(
         estimates=found,
         settings=settings,
         start=start,
-        reasons=tuple(reasons),
-        notes=tuple(notes),
+        reasons=(*doubts.beyond, *doubts.reasons),
+        notes=tuple(doubts.notes),
         conditions=conditions,
         setting=setting,
-        proposal=proposal if np.isfinite(start.lower) else None,
+        proposal=None if doubts.beyond else proposal,
     )
 
 
-# -- what the run would do ---------------------------------------------------------------------------------------------------
-
-
-def _settings(federation: Federation, clients: Ints, rounds: int) -> tuple[Settings, list[str]]:
-    """The settings of the rounds looked at, and what in them the theorem does not speak of."""
-    experiment, reasons = federation.experiment, []
-    label = experiment.algorithm.label
-    looked_at = np.unique(np.linspace(0, rounds - 1, min(rounds, ROUNDS)).astype(np.int64))
-    rows: dict[str, list[Floats]] = {name: [] for name in ("p", "steps", "eta", "gamma", "a", "d")}
-    for r in looked_at.tolist():
-        cohort = federation.plan.describe(r, clients, federation.state.counts)
-        p = participation(federation, cohort)
-        for name, values in (("p", p), ("steps", cohort.steps), ("eta", cohort.eta)):
-            rows[name].append(np.asarray(values, dtype=np.float64))
-        if not np.all((cohort.p > 0) & (cohort.p <= 1)):
-            reasons.append("the probabilities of those who take no part are not known.")
-            break
-        if not cohort.steps.all():
-            reasons.append("some clients have no local steps to do in some rounds, so their duals stand still.")
-            break
-        try:
-            found = read_stepsizes(federation.plan.row(cohort, federation.state.counts))
-        except UsageError as refusal:
-            found = f"it cannot run ({str(refusal).removesuffix('.')})"
-        if isinstance(found, str):
-            reasons.append(f"{label} is not an instance of FedVRA: {found}.")
-            break
-        for name, values in (("gamma", found.gamma), ("a", found.a), ("d", found.d)):
-            rows[name].append(values)
-    tables = {name: np.array(values) for name, values in rows.items()}
-    if isinstance(experiment.algorithm, Adaptive) and experiment.algorithm.adapts:
-        reasons.append(
-            f"{label} adapts its stepsizes as it goes, and the theorem keeps them; here are those of its start."
-        )
-    for name in ("gamma", "eta"):
-        if len(tables[name]) and np.ptp(tables[name], axis=0).any():
-            reasons.append(f"{name} changes over the rounds, and the theorem keeps it.")
-    if isinstance(experiment.sampler, (Cyclic, Availability, Replay)) or not experiment.sampler.exact:
-        reasons.append(
-            "cohorts are no independent draws: the theorem needs P(i in A^r) = p_i whatever happened before."
-        )
-    if len(rows["gamma"]) < len(rows["p"]):
-        return Settings(tables["p"], tables["steps"], tables["eta"][0], None, None, None), reasons
-    if not tables["d"].all():
-        reasons.append("d = 0, so what clients send does not move x0, and the construction of appendix B has no room.")
-    return Settings(
-        *(tables["p"], tables["steps"], tables["eta"][0]), tables["gamma"][0], tables["a"], tables["d"]
-    ), reasons
+# -- what is measured -------------------------------------------------------------------------------------------------------
 
 
 def _start(
-    oracle: Oracle,
-    points: list[Point],
-    clients: Ints,
-    omega: Floats,
-    everyone: Floats,
-    notes: list[str],
-    reasons: list[str],
+    oracle: Oracle, points: list[Point], clients: Ints, omega: Floats, everyone: Floats, doubts: Doubts
 ) -> Start:
     cost, xi, spread = 0.0, np.zeros(len(clients)), Spread()
     for k, (client, point) in enumerate(zip(clients.tolist(), points, strict=True)):
@@ -206,22 +150,33 @@ def _start(
         spread.add(gradient, float(omega[k]))
     lower = oracle.lower_bound(everyone)
     if lower is None:
-        notes.append("no lower bound of f is known: 0 is assumed.")
+        doubts.notes.append("no lower bound of f is known: 0 is assumed.")
     elif not np.isfinite(lower):
-        reasons.append("f is not bounded below.")
+        doubts.beyond.append("f is not bounded below.")
     return Start(cost, spread.norm2, xi, 0.0 if lower is None else lower)
 
 
-def _about(found: Estimates, samples: int | None) -> list[str]:
+def _about(found: Estimates, samples: int | None, doubts: Doubts) -> None:
     if found.exact:
-        return ["L_i is exact."]
-    part = "" if samples is None else f" ({samples} samples of a client stand for all it has)"
-    return [
-        f"L_i is the largest curvature that power iteration found at the points looked at{part}: a lower bound of the true "
-        "constant, which must hold everywhere (and does not exist for networks with ReLU or max-pooling). "
-        "A condition that fails here fails; one that holds may fail with the true constant.",
-        "the gradients' variance is an estimate at the same points, without augmentation.",
-    ]
+        doubts.notes.append("L_i is exact.")
+        return
+    measured = "L_i is the largest curvature at the points looked at"
+    true = "the true constant, which must hold everywhere (and does not exist for networks with ReLU or max-pooling)"
+    if found.whole:
+        doubts.notes.append(
+            f"{measured}: a lower bound of {true}. A condition that fails here fails; one that holds may fail with the "
+            "true constant."
+        )
+    else:
+        doubts.notes.append(
+            f"{measured}, of {samples} samples for all that a client has: an estimate of a lower bound of {true}. With "
+            "--samples full (samples=None) a condition that fails does fail; one that holds may fail with the true constant."
+        )
+    if found.noise.any():
+        doubts.notes.append("the gradients' variance is an estimate at the same points, without augmentation.")
+        doubts.notes.append(
+            "minibatches are taken for independent draws; those of an epoch are cuts of one permutation, so not quite."
+        )
 
 
 # -- the theorems ------------------------------------------------------------------------------------------------------------
@@ -244,18 +199,29 @@ def _theorem1(
     return setting, tuple(setting.conditions()), proposal
 
 
-def _theorem2(
-    L: Floats, s: Settings, omega: Floats, oracle: Oracle, clients: Ints, points: list[Point], reasons: list[str]
-) -> tuple[Theorem2 | None, tuple[Condition, ...], Theorem2 | None]:
-    """The conditions for the first round, which must be like the others."""
+def _with_y(s: Settings, oracle: Oracle, clients: Ints, points: list[Point]) -> Settings:
     found = [oracle.block_y(client, point) for client, point in zip(clients.tolist(), points, strict=True)]
     lr_y, steps_y = np.array([block or (1.0, 1) for block in found]).T
-    if any(table is not None and np.ptp(table, axis=0).any() for table in (s.p, s.steps, s.a, s.d)):
-        reasons.append("p, Q, a or d change over the rounds: Theorem 2 is taken here for those that do not.")
+    return s._replace(lr_y=lr_y, steps_y=steps_y)
+
+
+def _theorem2(
+    L: Floats, s: Settings, omega: Floats, noise: bool, doubts: Doubts
+) -> tuple[Theorem2 | None, tuple[Condition, ...], Theorem2 | None]:
+    """The conditions for the first round, which must be like the others."""
+    differ = "{} over the rounds: Theorem 2 is taken here for those that do not."
+    if np.ptp(s.p, axis=0).any() or np.ptp(s.steps, axis=0).any():
+        doubts.beyond.append(differ.format("p or Q change"))
+    if any(table is not None and np.ptp(table, axis=0).any() for table in (s.a, s.d)):
+        doubts.reasons.append(differ.format("a or d change"))
+    if noise:
+        doubts.notes.append("what Theorem 2 promises is shown for exact gradients; those of this run are noisy.")
     p, steps = s.p[0], s.steps[0]
     a, d = (table[0] for table in _suggested(s, 1.1))
-    proposal = Theorem2.feasible(L, p, steps, steps_y, a, d, omega) if np.all(p < 1) else None
+    proposal = None
+    if np.all(p < 1):
+        proposal = Theorem2.feasible(L, p, steps, s.steps_y, a, d, omega, common=True, lr_y=s.lr_y)
     if s.gamma is None or s.a is None or s.d is None or not np.all(s.d > 0):
         return None, (), proposal
-    setting = Theorem2(L, p, s.gamma, s.eta, s.a[0], s.d[0], steps, lr_y, steps_y, omega)
+    setting = Theorem2(L, p, s.gamma, s.eta, s.a[0], s.d[0], steps, s.lr_y, s.steps_y, omega)
     return setting, tuple(setting.conditions()), proposal

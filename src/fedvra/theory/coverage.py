@@ -38,6 +38,9 @@ class Settings(NamedTuple):
     """[n]; None where the run is no instance of FedVRA. So are a and d."""
     a: Floats | None
     d: Floats | None
+    lr_y: Floats | None = None
+    """eta_y [n], where there is a second block; so is Q_y."""
+    steps_y: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +65,8 @@ class Coverage:
     setting: Theorem1 | Theorem2 | None
     """The run as it is."""
     proposal: Theorem1 | Theorem2 | None
-    """What would be covered: appendix B's construction, with one gamma and one eta for all under Theorem 1."""
+    """What would be covered: appendix B's construction or, under Theorem 2, the like, with one gamma and one eta for all; None
+    where no stepsizes would do."""
 
     @property
     def covered(self) -> bool:
@@ -76,13 +80,16 @@ class Coverage:
         )  # fmt: skip
 
     def promise(self, setting: Theorem1 | Theorem2) -> dict[str, float | None]:
-        """D_1, D_2, P^0 and the bound under a setting that satisfies the conditions, as printed and as proved."""
+        """D_1, D_2, P^0 and the bound under a setting that satisfies the conditions, as printed and as proved.
+
+        Theorem 2's is given without noise.
+        """
         potential = setting.potential(self.start.cost, self.start.xi)
         gap = potential - self.start.lower
         found: dict[str, float | None] = {"beta": setting.beta, "potential": potential, "lower": self.start.lower}
         if isinstance(setting, Theorem2):
             rate = setting.rate_constant()
-            return {**found, "rate_constant": rate, "bound": rate * gap / self.rounds}
+            return {**found, "rate_constant": rate, "bound_without_noise": rate * gap / self.rounds}
         noise, proved = self.estimates.noise, setting.rate_constant()
         worst = float(noise.max())
         return {
@@ -127,9 +134,25 @@ class Coverage:
                 for condition in self.conditions
             ],
             "promise": self.promise(self.setting) if self.covered and self.setting is not None else None,
-            "proposal": None
-            if self.proposal is None
-            else {**settings_of(self.proposal), **self.promise(self.proposal)},
+            "proposal": None if self.proposal is None else {**self.proposed(), **self.promise(self.proposal)},
+        }
+
+    def proposed(self) -> dict[str, Any]:
+        """gamma, eta, a and d of the proposal: a number each where it is the same for all, else min, median and max.
+
+        Under Theorem 2 also ``eta_y`` and ``lr_y_factor``: by what to multiply the ``lr_y`` of the problem to get there.
+        """
+        proposal = self.proposal
+        if proposal is None:
+            return {}
+        tables = {name: getattr(proposal, name) for name in ("gamma", "eta", "a", "d")}
+        if isinstance(proposal, Theorem2):
+            tables["eta_y"] = proposal.lr_y
+            if self.settings.lr_y is not None:
+                tables["lr_y_factor"] = proposal.lr_y / self.settings.lr_y
+        found = {name: quantiles(table) for name, table in tables.items()}
+        return {
+            name: q["median"] if np.isclose(q["min"], q["max"], rtol=1e-12, atol=0) else q for name, q in found.items()
         }
 
 
@@ -139,10 +162,3 @@ def quantiles(values: Floats) -> dict[str, float]:
     {'min': 1.0, 'median': 2.0, 'max': 3.0}
     """
     return {"min": float(np.min(values)), "median": float(np.median(values)), "max": float(np.max(values))}
-
-
-def settings_of(proposal: Theorem1 | Theorem2) -> dict[str, Any]:
-    """gamma, eta, a and d of a proposal: a number each where it is the same for all, else min, median and max."""
-    names = ["gamma", "eta", "a", "d", *(["lr_y"] if isinstance(proposal, Theorem2) else [])]
-    found = {name: quantiles(getattr(proposal, name)) for name in names}
-    return {name: q["median"] if q["min"] == q["max"] else q for name, q in found.items()}

@@ -36,8 +36,8 @@ class Theorem2(Setting):
     >>> all(condition.holds for condition in setting.conditions())
     True
 
-    Departures from the paper. (1) Its third condition, with 400/C_2^2, is enough for its proof only where p^2(1-p) >= 1/16,
-    that is for p from about 0.3 to 0.92, and not for the p = 0.1 of its experiments; both forms are given here. (2) Its D_3
+    Departures from the paper. (1) Its third condition, with 400/C_2^2, is enough for its proof where p^2(1-p) >= 1/25, that is
+    for p from 0.23 to 0.95, and in general not for the p = 0.1 of its experiments; both forms are given here. (2) Its D_3
     sums ratios over the clients, of which the greatest is enough, and a factor 4 was lost from the first;
     :meth:`rate_constant` is that greatest ratio. (3) Its conditions on gamma and on eta*Q~*L fall short where those of
     :class:`~fedvra.theory.theorem1.Theorem1` do, for the same reasons (1 and 2 there).
@@ -62,22 +62,40 @@ class Theorem2(Setting):
 
     @classmethod
     def feasible(
-        cls, L: Any, p: Any, steps: Any, steps_y: Any = 1, a: Any = 9.0, d: Any = 1.0, omega: Any = None
+        cls,
+        L: Any,
+        p: Any,
+        steps: Any,
+        steps_y: Any = 1,
+        a: Any = 9.0,
+        d: Any = 1.0,
+        omega: Any = None,
+        common: bool = False,
+        lr_y: Any = 1.0,
     ) -> Theorem2:
         """gamma, eta and lr_y that satisfy every condition, for given a and d.
 
-        (a + d)*gamma*eta*Q~ = 1 fixes gamma*eta, and with it C_2 = a/(a + d); then each condition says what is left. A
-        millionth is given away, so that rounding does not decide.
+        (a + d)*gamma*eta*Q~ = 1 fixes gamma*eta, and with it C_2; then each condition says what is left. A millionth is given
+        away, so that rounding does not decide.
+
+        Args:
+            common: one gamma and one eta for all clients, and lr_y in the proportions given.
+            lr_y: those proportions.
         """
-        L, p, steps = (np.asarray(value, dtype=np.float64) for value in (L, p, steps))
-        require(bool(np.all((p > 0) & (p < 1))), f"Theorem 2 needs probabilities between 0 and 1, got {p}.")
+        made = read_settings({"L": L, "p": p, "steps": steps, "a": a, "d": d, "lr_y": lr_y})
+        L, p, steps, a, d, lr_y = (made[name] for name in ("L", "p", "steps", "a", "d", "lr_y"))
+        require(bool(np.all(p < 1)), f"Theorem 2 needs probabilities between 0 and 1, got {p}.")
         pull = -np.expm1(np.log1p(-1 / (a + d)) / steps)
-        gamma = (L / 2 + 9 * L * (a + d) / (a * p * np.sqrt(1 - p))) * (1 + 1e-6)
+        pull = np.full_like(pull, pull.min()) if common else pull
+        c2 = -a * np.expm1(steps * np.log1p(-pull))
+        gamma = (L / 2 + 9 * L / (p * c2 * np.sqrt(1 - p))) * (1 + 1e-6)
+        gamma = np.full_like(gamma, gamma.max()) if common else gamma
         draft = cls(L, p, gamma, pull / gamma * (1 - 1e-7), a, d, steps, 1.0, steps_y, omega)
         gamma = gamma * descent_factor(*draft._descent())  # where they differ so much that the descent needs it
         draft = cls(L, p, gamma, pull / gamma * (1 - 1e-7), a, d, steps, 1.0, steps_y, omega)
         bounds = [condition.left for condition in draft.conditions() if condition.name.startswith("lr_y")]
-        return cls(L, p, gamma, draft.eta, a, d, steps, (1 - 1e-7) / np.maximum(*bounds), steps_y, omega)
+        most = (1 - 1e-7) / np.maximum(*bounds)
+        return cls(L, p, gamma, draft.eta, a, d, steps, lr_y * (most / lr_y).min() if common else most, steps_y, omega)
 
     def conditions(self) -> list[Condition]:
         L, p, C2, ones = self.L, self.p, self.c2, np.ones_like(self.L)
