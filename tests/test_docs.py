@@ -41,6 +41,8 @@ from fedvra.rule import Totals
 from fedvra.samplers import parse_sampler
 from fedvra.settings import settings_of
 from fedvra.tasks import TASKS
+from fedvra.tune import settings_to_try
+from fedvra.values import assignments
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -170,8 +172,11 @@ def parsed(words: list[str]) -> None:
             configure({"task": "digits", "algorithm": variant.algorithm, "set": variant.given})
     if "config_file" in values:
         task = values.pop("task") or ("digits" if values.pop("config_file") else None)
-        options = {key: value for key, value in values.items() if key not in ("out", "as_json", "config_file")}
-        check(configure(*layers(task, None, options)).to_dict())
+        over = {name: tried.split(",") for name, tried in assignments("over", values.pop("over", ())).items()}
+        aside = ("out", "as_json", "config_file", "target", "full")
+        options = configure(*layers(task, None, {k: v for k, v in values.items() if k not in aside})).to_dict()
+        for setting in settings_to_try({"options": options, "over": over, "seeds": [0]}):
+            check(setting.planned[0].config.to_dict())
 
 
 def check(options: dict[str, Any]) -> None:

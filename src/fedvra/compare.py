@@ -142,21 +142,24 @@ def _carry_out(plan: list[Planned], out: Path, view: View) -> Comparison:
     from fedvra.report.page import write_report  # which knows of plans
 
     write_json(out / PLAN, [planned.to_dict() for planned in plan])
-    runs = []
-    for planned in plan:
-        folder, config = RunFolder(out / planned.folder), planned.config
-        summary = folder.ended(config)
-        if summary is None:
-            begun = folder.config_file.exists()
-            go_on = partial(resume, folder.path, rounds=config.rounds, workers=config.workers)
-            start = partial(execute, config, folder.path)
-            try:
-                summary = watch(view, planned.label, config, go_on if begun else start, folder.metrics())
-            except RunInterrupt:
-                raise RunInterrupt(f"interrupted; `fedvra resume {out}` goes on.") from None
-        runs.append(Run(planned.label, summary, folder.metrics()))
+    runs = [play(planned, out, view) for planned in plan]
     comparison = Comparison(plan[0].config, runs, out)
     comparison.write()
     if any(run.metrics or run.summary.status == "diverged" for run in runs):  # --rounds 0 leaves nothing to report
         write_report([out], comparison.report_file)
     return comparison
+
+
+def play(planned: Planned, out: Path, view: View) -> Run:
+    """Begin this run, go on with it, or leave it as it is where it has ended."""
+    folder, config = RunFolder(out / planned.folder), planned.config
+    summary = folder.ended(config)
+    if summary is None:
+        begun = folder.config_file.exists()
+        go_on = partial(resume, folder.path, rounds=config.rounds, workers=config.workers)
+        start = partial(execute, config, folder.path)
+        try:
+            summary = watch(view, planned.label, config, go_on if begun else start, folder.metrics())
+        except RunInterrupt:
+            raise RunInterrupt(f"interrupted; `fedvra resume {out}` goes on.") from None
+    return Run(planned.label, summary, folder.metrics())

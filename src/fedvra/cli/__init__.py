@@ -21,6 +21,7 @@ VERBS = (
     "demo",
     "run",
     "compare",
+    "tune",
     "resume",
     "report",
     "reproduce",
@@ -111,6 +112,7 @@ def main(ctx: click.Context) -> None:
     fedvra demo                                  five algorithms on a small task, in under a minute
     fedvra run mnist --algorithm fedvra          one run
     fedvra compare mnist --seeds 0-2             several, with mean and spread
+    fedvra tune mnist --over lr=0.01,0.03,0.1    the best of some settings
     fedvra resume runs/mnist-fedvra-seed0        go on after Ctrl-C or a crash
     """
     if ctx.invoked_subcommand is None:

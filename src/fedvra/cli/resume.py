@@ -1,4 +1,4 @@
-"""``fedvra resume``: go on with a run or a comparison that was interrupted."""
+"""``fedvra resume``: go on with a run, a comparison or a search that was interrupted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from fedvra.cli._options import json_option
 
 
-@click.command(short_help="Go on with a run or comparison after Ctrl-C or a crash.")
+@click.command(short_help="Go on with a run, comparison or search after Ctrl-C or a crash.")
 @click.argument("folder", metavar="DIR")
 @click.option("--rounds", metavar="N", help="Go on to this round, also beyond the one the run was started for.")
 @click.option("--workers", metavar="N", help="Processes from now on; the result does not depend on it.")
@@ -20,17 +20,19 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
 
     It comes to bitwise the same model, client state and metrics (but for times) as a run that was never stopped. Rounds
     played after the checkpoint are played again. A checkpoint that was damaged is passed over for the one before it; without
-    any, the run starts over. Of a comparison, runs that have ended are kept and the others resumed.
+    any, the run starts over. Of a comparison or a search, runs that have ended are kept and the others resumed.
 
     \b
     Examples:
       fedvra resume runs/mnist-fedvra-seed0
       fedvra resume runs/mnist-fedvra-seed0 --rounds 200 --workers 4
     """
-    from fedvra.cli import compare, run
+    from fedvra import tune as tuning
+    from fedvra.cli import compare, run, tune
     from fedvra.compare import PLAN, resume_comparison
     from fedvra.config import OPTIONS
     from fedvra.display import make_console, make_view
+    from fedvra.errors import require
 
     path = Path(folder)
     last = None if rounds is None else OPTIONS["rounds"].metadata["read"]("rounds", rounds)
@@ -39,6 +41,10 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
     if (path / PLAN).is_file():
         view = make_view(console, lines=0)
         compare.present(resume_comparison(path, last, processes, view), console, as_json)
+        return
+    if (path / tuning.PLAN).is_file():
+        require(rounds is None, f"{path} holds a search, whose rounds stay as they are: leave --rounds out.")
+        tune.present(tuning.resume_tuning(path, processes, make_view(console, lines=0)), console, as_json)
         return
     from fedvra.algorithms import REGISTRY
     from fedvra.display import watch
