@@ -19,19 +19,7 @@ from fedvra.runs import RunFolder, execute
 from fedvra.store import MemoryBudget
 from small_run import small
 
-
-@pytest.fixture(autouse=True)
-def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing who holds what takes longer than these runs."""
-    monkeypatch.setattr("fedvra.runs.picture", lambda data, path: None)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of ten rounds that was never stopped."""
-    path = tmp_path_factory.mktemp("whole") / "run"
-    execute(small(), path)
-    return path
+pytestmark = pytest.mark.usefixtures("no_picture")
 
 
 def test_state_on_disk_gives_the_same_numbers(whole: Path, tmp_path: Path) -> None:

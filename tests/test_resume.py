@@ -21,19 +21,7 @@ from fedvra.runs import Record, RunFolder, execute, resume
 from fedvra.stopping import stop_on_signal
 from small_run import SMALL, small
 
-
-@pytest.fixture(autouse=True)
-def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing who holds what takes longer than these runs."""
-    monkeypatch.setattr("fedvra.runs.picture", lambda data, path: None)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of ten rounds that was never stopped."""
-    path = tmp_path_factory.mktemp("whole") / "run"
-    execute(small(), path)
-    return path
+pytestmark = pytest.mark.usefixtures("no_picture")
 
 
 def stopped(path: Path, after: int, **options: Any) -> RunFolder:

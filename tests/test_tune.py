@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -25,10 +26,7 @@ from small_run import SMALL
 OPTIONS = {**SMALL, "algorithm": "feddyn", "rounds": 6, "drop": 0.0}
 
 
-@pytest.fixture(autouse=True)
-def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing who holds what takes longer than these runs."""
-    monkeypatch.setattr("fedvra.runs.picture", lambda data, path: None)
+pytestmark = pytest.mark.usefixtures("no_picture")
 
 
 def fedvra(*args: str | Path) -> Result:
@@ -178,5 +176,12 @@ def test_bad_usage_is_found_out_before_anything_is_run(words: list[str], says: s
 
 
 def test_python_takes_the_same(tmp_path: Path) -> None:
+    found = tune(
+        {"alpha": np.geomspace(0.1, 1, 2), "steps": np.arange(1, 3)}, OPTIONS, out=tmp_path / "arrays", full=True
+    )
+    assert {tuple(trial.given.values()) for trial in found.trials} == {(0.1, 1), (0.1, 2), (1.0, 1), (1.0, 2)}
+    tables = tune({"mu": [[0.1] * 20, [1.0] * 20]}, {**OPTIONS, "algorithm": "fedprox"}, out=tmp_path / "tables")
+    assert tables.at_the_edge() == []
+    assert {trial.folder for trial in tables.trials} == {"setting-1", "setting-2"}
     with pytest.raises(UsageError, match="name at least one value"):
         tune({"alpha": []}, OPTIONS, out=tmp_path / "out")

@@ -15,6 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from fedvra.cohort import Floats, Ints
 from fedvra.compare import Planned, Variant, play
 from fedvra.config import OPTIONS, configure
 from fedvra.display import Silent, View
@@ -28,11 +31,13 @@ PLAN = "tuning.json"
 """What is tried, written before the first run, and what came of it."""
 KEPT = 3
 """One in so many settings goes on for so many times the rounds."""
+LONG = 100
+"""Too long for the name of a folder."""
 NOT_TUNED = ("task", "algorithm", "set", "rounds", "seed", "workers", "targets")
 
 
 def tune(
-    over: Mapping[str, Sequence[Any]],
+    over: Mapping[str, Sequence[Any] | Floats | Ints],
     *layers: Mapping[str, Any],
     out: str | Path,
     seeds: Iterable[int] = (0,),
@@ -56,23 +61,27 @@ def tune(
     require(bool(over), "say what to try, e.g. --over alpha=0.01,0.1,1.")
     require(bool(seeds), "name at least one seed.")
     require(target is None or 0 < target <= 100, f"the target is an accuracy in per cent, got {target}.")
-    over = {name.replace("-", "_"): tried for name, tried in over.items()}
-    for name, tried in over.items():
+    lists = {
+        name.replace("-", "_"): tried.tolist() if isinstance(tried, np.ndarray) else list(tried)
+        for name, tried in over.items()
+    }
+    for name, tried in lists.items():
         require(len(tried) > 0, f"{name}: name at least one value to try.")
         require(len(set(map(str, tried))) == len(tried), f"{name}: every value is tried once.")
     plan = {
         "options": base.to_dict(),
-        "over": {name: list(tried) for name, tried in over.items()},
+        "over": lists,
         "seeds": seeds,
         "target": target,
         "full": full,
     }
     require_unused(out)
-    seen: set[tuple[str, Any]] = set()
+    seen: set[str] = set()
     for setting in settings_to_try(plan):
-        if not seen.issuperset(setting.given.items()):  # every value once, not every combination: that would take long
+        values = {f"{name}={value}" for name, value in setting.given.items()}
+        if values - seen:  # every value once, not every combination: that would take long
             check(setting.planned[0].config)
-            seen.update(setting.given.items())
+            seen |= values
     make_folder(out)
     with locked(out):
         require_unused(out)  # still: another process may have come first
@@ -115,16 +124,17 @@ def settings_to_try(plan: Mapping[str, Any]) -> list[Setting]:
         if name not in (*fields, *options):
             raise unknown_name(f"hyper-parameter of {base.algorithm} or option", name, [*fields, *options])
     made = []
-    for values in itertools.product(*over.values()):
+    for k, values in enumerate(itertools.product(*over.values())):
         given = dict(zip(over, values, strict=True))
         layer = {name: value for name, value in given.items() if name not in fields}
         layer["set"] = {name: value for name, value in given.items() if name in fields}
         variant = Variant(base.algorithm, given)
+        folder = variant.slug if len(variant.slug) < LONG else f"setting-{k + 1}"  # tables of many clients
         runs = [
-            Planned(variant.label, f"{variant.slug}/seed-{seed}", configure(plan["options"], layer, {"seed": seed}))
+            Planned(variant.label, f"{folder}/seed-{seed}", configure(plan["options"], layer, {"seed": seed}))
             for seed in plan["seeds"]
         ]
-        made.append(Setting(given, variant.slug, runs))
+        made.append(Setting(given, folder, runs))
     return made
 
 

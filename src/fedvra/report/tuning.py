@@ -104,7 +104,7 @@ class Tuning:
             try:
                 numbers = sorted(float(value) for value in tried)
                 best = float(self.best.given[name])
-            except ValueError:  # a policy, a range: nothing lies beyond it
+            except (TypeError, ValueError):  # a policy, a range, a table: nothing lies beyond it
                 continue
             if len(numbers) > 1 and best in (numbers[0], numbers[-1]):
                 found.append(

@@ -1,0 +1,24 @@
+"""Fixtures that several files share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedvra.runs import execute
+from small_run import small
+
+
+@pytest.fixture
+def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing who holds what takes longer than a small run."""
+    monkeypatch.setattr("fedvra.runs.picture", lambda data, path: None)
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of ten rounds that was never stopped."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    execute(small(), path)
+    return path
