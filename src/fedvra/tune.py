@@ -31,6 +31,8 @@ PLAN = "tuning.json"
 """What is tried, written before the first run, and what came of it."""
 KEPT = 3
 """One in so many settings goes on for so many times the rounds."""
+LEAST = 2
+"""So many go on in any case."""
 LONG = 100
 """Too long for the name of a folder."""
 NOT_TUNED = ("task", "algorithm", "set", "rounds", "seed", "workers", "targets")
@@ -53,8 +55,8 @@ def tune(
         out: a folder that is not in use; each run has its own in it.
         target: rank by the rounds to this accuracy (in per cent); else by accuracy at the end.
         full: play every setting to the last round. Else, where there are more than two, all are played for a third of the
-            rounds (a ninth, then a third, from 27 settings on), and the best third of them goes on: successive halving
-            (Jamieson and Talwalkar, 2016). Those that go on come to bitwise what they would have come to anyway.
+            rounds (a ninth, then a third, from 27 settings on), and the best third of them, at least two, goes on:
+            successive halving (Jamieson and Talwalkar, 2016). Those that go on come to bitwise what they would have come to anyway.
         view: how runs are shown while they go on; not at all by default.
     """
     base, out, seeds = configure(*layers), Path(out), list(seeds)
@@ -151,7 +153,7 @@ def _carry_out(plan: dict[str, Any], out: Path, view: View) -> Tuning:
             trials[i] = Trial(settings[i].given, settings[i].folder, runs)
         going.sort(key=lambda i: trials[i].until(rounds).rank(target))
         if rounds < base.rounds:
-            going = going[: -(-len(going) // KEPT)]
+            going = going[: max(LEAST, -(-len(going) // KEPT))]
     behind = sorted(trials.keys() - set(going), key=lambda i: (-trials[i].rounds, trials[i].rank(target)))
     tuning = Tuning(base, plan["over"], [trials[i] for i in (*going, *behind)], target, out)
     tuning.write()
