@@ -65,14 +65,15 @@ def cifar10() -> dict[str, dict[int, Curve]]:
 def cifar10_figure() -> None:
     found = cifar10()
     seeds = list(found["auto"])
-    rows = -(-len(seeds) // 3)
-    figure, grid = plt.subplots(rows, 3, figsize=(9.9, 3 * rows), layout="constrained", squeeze=False)
+    size = {"figsize": (10, 4.6), "layout": "constrained", "sharex": True, "sharey": True}
+    figure, grid = plt.subplots(-(-len(seeds) // 4), 4, squeeze=False, **size)
     for axes in grid.flat[len(seeds) :]:
         axes.remove()
     for axes, seed in zip(grid.flat, seeds, strict=False):
         for label, curves in found.items():
-            plot(axes, curves[seed], label)
-        axes.set(xlim=(0, 145), ylim=(8, 66), title=f"CIFAR-10, non-IID, seed {seed}")
+            plot(axes, curves[seed], label, legend=seed == seeds[0])
+        axes.set(xlim=(0, 145), ylim=(8, 66), title=f"seed {seed}")
+        axes.label_outer()
     finish(figure, "adaptive-cifar10.png")
 
 
@@ -141,8 +142,9 @@ def plot(axes: Any, curve: Curve, label: str, legend: bool = True) -> None:
 
 def finish(figure: Any, name: str) -> None:
     for axes in figure.axes:
-        many = len(axes.get_legend_handles_labels()[1]) > 3
-        axes.legend(fontsize=8, loc="lower center" if many else "lower right", ncols=3 if many else 1)
+        lines = len(axes.get_legend_handles_labels()[1])
+        if lines:
+            axes.legend(fontsize=8, loc="lower center" if lines > 3 else "lower right", ncols=3 if lines > 3 else 1)
         axes.grid(alpha=0.3)
     figure.savefig(IMAGES / name, dpi=110)
 
