@@ -18,7 +18,7 @@ from fedvra.config import configure
 from fedvra.errors import RunInterrupt, UsageError
 from fedvra.report.comparison import Run
 from fedvra.report.tuning import Trial, Tuning
-from fedvra.runfiles import RunSummary
+from fedvra.runfiles import RunSummary, Status
 from fedvra.runs import RunFolder, execute
 from fedvra.tune import resume_tuning, tune
 from small_run import SMALL
@@ -33,17 +33,13 @@ def fedvra(*args: str | Path) -> Result:
     return CliRunner().invoke(main, [str(arg) for arg in args])
 
 
-def standing(accuracies: list[float], status: str = "finished", seed: int = 0) -> Run:
-    metrics = [{"round": r + 1, "test_accuracy": a, "test_loss": 1 - a} for r, a in enumerate(accuracies)]
-    return Run("", RunSummary.of(configure(OPTIONS, {"seed": seed}), metrics_of(metrics), status, None, None), metrics)  # type: ignore[arg-type]
-
-
-def metrics_of(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def standing(accuracies: list[float], status: Status) -> Run:
     costs = {"seconds": 0.0, "local_steps": 1, "bytes_up": 0, "bytes_down": 0}
-    return [{**costs, **record} for record in records]
+    metrics = [{"round": r + 1, "test_accuracy": a, "test_loss": 1 - a, **costs} for r, a in enumerate(accuracies)]
+    return Run("", RunSummary.of(configure(OPTIONS), metrics, status, None, None), metrics)
 
 
-def trial(*curves: list[float], status: str = "finished") -> Trial:
+def trial(*curves: list[float], status: Status = "finished") -> Trial:
     return Trial({}, "", [standing(curve, status) for curve in curves])
 
 

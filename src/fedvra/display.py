@@ -248,6 +248,16 @@ def table(header: list[str], rows: list[list[str]], title: str | None = None, wr
     return made
 
 
+def markdown(header: list[str], rows: Iterable[list[str]]) -> str:
+    """The same for a page.
+
+    >>> markdown(["a", "b"], [["1", "x|y"]])
+    '| a | b |\\n| --- | --- |\\n| 1 | x\\\\|y |\\n'
+    """
+    cells = ([cell.replace("|", r"\|") for cell in row] for row in rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *cells))
+
+
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}%"
 

@@ -109,7 +109,7 @@ def rungs(rounds: int, settings: int) -> list[int]:
     return sorted({max(1, rounds // KEPT**k) for k in range(steps + 1)}) if rounds else [rounds]
 
 
-class Setting(NamedTuple):
+class Candidate(NamedTuple):
     """A combination of values, and its runs, one per seed."""
 
     given: dict[str, Any]
@@ -117,7 +117,7 @@ class Setting(NamedTuple):
     planned: list[Planned]
 
 
-def settings_to_try(plan: Mapping[str, Any]) -> list[Setting]:
+def settings_to_try(plan: Mapping[str, Any]) -> list[Candidate]:
     """Every combination of the values in the plan's ``over``, on top of its ``options``, with its ``seeds``."""
     base, over = configure(plan["options"]), plan["over"]
     fields = settings_of(make_algorithm(base.algorithm, {}))
@@ -136,7 +136,7 @@ def settings_to_try(plan: Mapping[str, Any]) -> list[Setting]:
             Planned(variant.label, f"{folder}/seed-{seed}", configure(plan["options"], layer, {"seed": seed}))
             for seed in plan["seeds"]
         ]
-        made.append(Setting(given, folder, runs))
+        made.append(Candidate(given, folder, runs))
     return made
 
 

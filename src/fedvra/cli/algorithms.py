@@ -66,6 +66,8 @@ def _algorithms() -> list[dict[str, Any]]:
 
 def as_markdown(found: list[dict[str, Any]]) -> str:
     """The same as a table of Markdown, a line per algorithm."""
+    from fedvra.display import markdown
+
     header = ["name", "Python", "hyper-parameters", "what it does", "every client", "exact", "up/down"]
     rows = [
         [
@@ -79,8 +81,7 @@ def as_markdown(found: list[dict[str, Any]]) -> str:
         ]
         for each in found
     ]
-    cells = [header, ["---"] * len(header), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+    return markdown(header, rows)
 
 
 def readable(docstring: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedvra.config import RunConfig
 from fedvra.data.sources.files import write_atomically
-from fedvra.display import table
+from fedvra.display import markdown, table
 from fedvra.history import accuracies, rounds_to, series
 from fedvra.report.plots import Curve, draw_curves
 from fedvra.runfiles import Record, RunSummary, Status, write_json
@@ -40,6 +40,14 @@ class Spread:
     def text(self, digits: int, scale: float = 1.0) -> str:
         mean = f"{scale * self.mean:.{digits}f}"
         return f"{mean} ± {scale * self.std:.{digits}f}" if self.runs > 1 else mean
+
+
+def rounds_text(reached: Spread | None, counted: int) -> str:
+    """Rounds to a target over the runs that got there, with their number where it was not all that count."""
+    if reached is None:
+        return "-"
+    text = reached.text(1 if reached.runs > 1 else 0)
+    return text if reached.runs == counted else f"{text} ({reached.runs} of {counted})"
 
 
 @dataclass(frozen=True)
@@ -112,15 +120,9 @@ class Row:
             self.label + self._note(),
             self.final_accuracy.text(2, scale=100) if self.final_accuracy else missing,
             self.best_accuracy.text(2, scale=100) if self.best_accuracy else missing,
-            *(self._rounds(reached) for reached in self.rounds_to.values()),
+            *(rounds_text(reached, self.finished or self.unfinished) for reached in self.rounds_to.values()),
             self.seconds.text(1) if self.seconds else missing,
         ]
-
-    def _rounds(self, reached: Spread | None) -> str:
-        if reached is None:
-            return "-"
-        text, counted = reached.text(1 if reached.runs > 1 else 0), self.finished or self.unfinished
-        return text if reached.runs == counted else f"{text} ({reached.runs} of {counted})"
 
     def _note(self) -> str:
         total = self.finished + self.diverged + self.unfinished
@@ -169,8 +171,7 @@ class Comparison:
         return table(self.header(), [row.cells() for row in self.rows()], title=self.title())
 
     def markdown(self) -> str:
-        lines = [self.header(), ["---"] * len(self.header()), *(row.cells() for row in self.rows())]
-        return f"{self.title()}\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+        return f"{self.title()}\n\n" + markdown(self.header(), [row.cells() for row in self.rows()])
 
     def to_dict(self) -> dict[str, Any]:
         return {

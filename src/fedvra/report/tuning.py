@@ -11,9 +11,9 @@ from typing import Any
 from fedvra.algorithms import REGISTRY
 from fedvra.config import RunConfig
 from fedvra.data.sources.files import write_atomically
-from fedvra.display import table
+from fedvra.display import markdown, table
 from fedvra.history import rounds_to, series
-from fedvra.report.comparison import Run, Spread
+from fedvra.report.comparison import Run, Spread, rounds_text
 from fedvra.settings import make_algorithm, settings_of
 
 TAIL = 10
@@ -129,17 +129,14 @@ class Tuning:
             loss.text(4) if loss else "-",
         ]
         if self.target is not None:
-            there = trial.reached(self.target)
-            some = "" if there is None or there.runs == len(trial.runs) else f" ({there.runs} of {len(trial.runs)})"
-            cells.append("-" if there is None else there.text(1 if there.runs > 1 else 0) + some)
+            cells.append(rounds_text(trial.reached(self.target), len(trial.runs)))
         return cells
 
     def __rich__(self) -> Any:
         return table(self.header(), [self.cells(trial) for trial in self.trials], title=self.title())
 
     def markdown(self) -> str:
-        lines = [self.header(), ["---"] * len(self.header()), *map(self.cells, self.trials)]
-        return f"{self.title()}\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+        return f"{self.title()}\n\n" + markdown(self.header(), map(self.cells, self.trials))
 
     def write(self) -> None:
         """The table into the folder of the search."""

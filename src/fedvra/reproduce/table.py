@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from fedvra.display import table
+from fedvra.display import markdown, table
 from fedvra.history import accuracies, rounds_to
 from fedvra.report.comparison import Spread
 from fedvra.reproduce.cache import Stored
@@ -149,11 +149,7 @@ class ResultTable:
         return [self._block(columns, lines) for columns, lines in blocks.items()]
 
     def markdown(self) -> str:
-        blocks = []
-        for header, rows in self.blocks():
-            lines = [header, ["---"] * len(header), *rows]
-            blocks.append("".join(f"| {' | '.join(cells)} |\n" for cells in lines))
-        return "\n".join(blocks)
+        return "\n".join(markdown(header, rows) for header, rows in self.blocks())
 
     def readings_markdown(self) -> str:
         """Accuracy read in three ways beside the paper's, with the mean distance of each; empty where it printed none."""
@@ -170,9 +166,7 @@ class ResultTable:
             shown = ["-" if value is None else f"{value:.2f}" for value in line.readings.values()]
             rows.append([line.case_title, line.label, *shown, paper.text(2)])
         rows.append(["mean distance", "", *(f"{statistics.fmean(each):.3f}" for each in far.values() if each), ""])
-        header = ["case", "algorithm", *READ_AS.values(), "paper"]
-        lines_of_text = [header, ["---"] * len(header), *rows]
-        return "".join(f"| {' | '.join(cells)} |\n" for cells in lines_of_text)
+        return markdown(["case", "algorithm", *READ_AS.values(), "paper"], rows)
 
     def rich(self) -> list[Table]:
         return [table(header, rows) for header, rows in self.blocks()]
