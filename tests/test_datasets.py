@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from fedvra.cohort import Ints
 from fedvra.data.dataset import Dataset, FederatedData, Transform, split
-from fedvra.data.partitions import IID, ByColumn, Dirichlet, Partition, QuantitySkew
+from fedvra.data.partitions import IID, ByColumn, Dirichlet, Partition, QuantitySkew, Shards
 from fedvra.data.picture import class_counts, picture
 from fedvra.errors import UsageError
 
@@ -83,7 +83,9 @@ def test_pictures_become_bytes_with_channels_first() -> None:
 
 def test_labels_as_a_column_and_regression_targets() -> None:
     inputs, targets = pair()
-    assert split((inputs, targets[:, None]), IID(), 3).dataset.targets.shape == (12,)
+    column = split((inputs, targets[:, None]), Shards(2), 3)
+    assert column.dataset.targets.shape == (12, 1), "the loss is given what was given"
+    np.testing.assert_array_equal(column.indices, split((inputs, targets), Shards(2), 3).indices)
     regression = split((inputs, inputs[:, :2]), IID(), 3)
     assert regression.dataset.classes is None
     assert class_counts(regression).shape == (3, 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,36 +13,84 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvra.cohort import Ints
+from fedvra.data import trees
+from fedvra.data.checking import checked, labels_of
 from fedvra.data.partitions.base import Partition
-from fedvra.data.reading import as_pair
+from fedvra.data.reading import as_pair, as_samples
 from fedvra.data.transform import Transform
-from fedvra.errors import UsageError, require
+from fedvra.data.trees import Tree
+from fedvra.errors import require
 
-__all__ = ["Dataset", "FederatedData", "Transform", "split"]
+__all__ = ["Dataset", "FederatedData", "Transform", "checked", "split"]
 
 Pair: TypeAlias = tuple[Any, Any]
-"""(inputs, targets): torch tensors or anything NumPy can read, one row per sample."""
+"""(inputs, targets): torch tensors or anything NumPy can read, or dicts, tuples and lists of these; one row per sample."""
+Collate: TypeAlias = Callable[[list[tuple[Any, Any]]], tuple[Any, Any]]
+"""Samples (input, target) -> (inputs, targets) of a batch, as a DataLoader's ``collate_fn``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Samples as stored (images: uint8 [n, C, H, W]) with their targets, and what to do to a batch of them.
 
-    Nothing is copied or converted here: normalisation and augmentation happen per batch, in ``transform``.
+    Inputs and targets are tensors, or trees of tensors that share their first dimension: a dict is given to the model as
+    ``model(**inputs)``, a tuple or list as ``model(*inputs)``. With ``collate`` they are lists of whatever that can make a
+    batch of, one entry per sample. Nothing is copied or converted here: normalisation and augmentation happen per batch,
+    in ``transform``.
     """
 
     name: str
-    inputs: Tensor
-    targets: Tensor
-    test_inputs: Tensor | None = None
-    test_targets: Tensor | None = None
+    inputs: Tree
+    targets: Tree
+    test_inputs: Tree | None = None
+    test_targets: Tree | None = None
     transform: Transform = field(default_factory=Transform)
     classes: int | None = None
     """The number of classes: labels are 0..classes-1. None where targets are not labels, or where it is to be inferred."""
     class_names: tuple[str, ...] = ()
+    collate: Collate | None = None
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return trees.count(self.targets) if self.collate is None else len(self.targets)
+
+    @property
+    def test_samples(self) -> int:
+        """How many samples there are to evaluate on."""
+        if self.test_targets is None:
+            return 0
+        return trees.count(self.test_targets) if self.collate is None else len(self.test_targets)
+
+    def take(self, rows: Ints | slice) -> tuple[Tree, Tree]:
+        """(inputs, targets) of these samples, as stored or as ``collate`` gives them; a slice may give views."""
+        return self.batch_of(self.inputs, self.targets, rows)
+
+    def take_test(self, rows: Ints | slice) -> tuple[Tree, Tree]:
+        """The same of the test data."""
+        return self.batch_of(self.test_inputs, self.test_targets, rows)
+
+    def batch_of(self, inputs: Tree, targets: Tree, rows: Ints | slice) -> tuple[Tree, Tree]:
+        """These rows of other inputs and targets of the same kind."""
+        if self.collate is None:
+            return trees.take(inputs, rows), trees.take(targets, rows)
+        numbers = range(len(targets))[rows] if isinstance(rows, slice) else rows.tolist()
+        batch = self.collate([(inputs[k], targets[k]) for k in numbers])
+        require(
+            isinstance(batch, tuple | list) and len(batch) == 2,
+            f"collate must return a pair (inputs, targets), got {type(batch).__name__}.",
+        )
+        return trees.plain(batch[0]), trees.plain(batch[1])
+
+    @cached_property
+    def labels(self) -> Ints | None:
+        """The class of every sample, [n], where the targets are just that; -100 where there is none."""
+        return labels_of(self.targets)
+
+    def require_single(self, who: str) -> None:
+        """Refuse trees and ragged samples for somebody who works on one array of inputs and one of targets."""
+        require(
+            self.collate is None and isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor),
+            f"{who} needs inputs and targets that are one array each: no dicts, tuples or lists of them, and no collate.",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,26 +121,32 @@ class FederatedData:
 
 
 def split(
-    dataset: Dataset | torch.utils.data.Dataset[Any] | Pair,
+    dataset: Dataset | torch.utils.data.Dataset[Any] | Pair | Sequence[Pair],
     partition: Partition,
     clients: int | None = None,
     seed: int = 0,
     *,
-    test: torch.utils.data.Dataset[Any] | Pair | None = None,
+    test: torch.utils.data.Dataset[Any] | Pair | Sequence[Pair] | None = None,
     transform: Transform | None = None,
     classes: int | None = None,
+    by: Any = None,
+    collate: Collate | None = None,
 ) -> FederatedData:
     """Check the data and deal them to the clients.
 
     Args:
-        dataset: a :class:`Dataset`, a pair of arrays (inputs, targets), or a map-style torch Dataset of such pairs (read
-            once, into memory: random transforms of its own would be frozen, so give them here instead).
+        dataset: a :class:`Dataset`, a pair (inputs, targets) of arrays or of dicts, tuples and lists of arrays, or a
+            map-style torch Dataset of such pairs (read once, into memory: random transforms of its own would be frozen, so
+            give them here instead).
         partition: who gets what, e.g. ``Dirichlet(0.2)``.
         clients: how many clients; may be left out for ``ByColumn``.
         seed: the same seed deals the same samples to the same clients.
         test: data to evaluate on, in the same forms; replaces what the dataset brings.
         transform: per-batch transform; replaces what the dataset brings.
         classes: number of classes, where the labels that occur do not tell.
+        by: labels [n], numbers or names, for a partition that goes by them where the targets are no labels.
+        collate: makes a batch (inputs, targets) out of a list of samples, as a DataLoader's ``collate_fn``. ``dataset`` (and
+            ``test``) is then a list or Dataset of samples (input, target) of any kind and size, kept as they are.
 
     >>> import numpy as np
     >>> from fedvra.data.partitions import IID
@@ -102,76 +158,40 @@ def split(
         isinstance(partition, Partition),
         f"the partition must be an object such as fv.Dirichlet(0.2), got {partition!r}.",
     )
+    if isinstance(dataset, Dataset):
+        collate = collate or dataset.collate
+    read = as_pair if collate is None else as_samples
     if not isinstance(dataset, Dataset):
-        inputs, targets = as_pair(dataset, "the data")
+        inputs, targets = read(dataset, "the data")
         dataset = Dataset(name="own", inputs=inputs, targets=targets)
     if test is not None:
-        test_inputs, test_targets = as_pair(test, "the test data")
+        test_inputs, test_targets = read(test, "the test data")
         dataset = replace(dataset, test_inputs=test_inputs, test_targets=test_targets)
-    if transform is not None:
-        dataset = replace(dataset, transform=transform)
-    if classes is not None:
-        dataset = replace(dataset, classes=classes)
-    dataset = checked(dataset)
-    owners = partition.assign(dataset.targets.numpy(), clients, seed)
+    given: dict[str, Any] = {"transform": transform, "classes": classes, "collate": collate}
+    dataset = checked(replace(dataset, **{name: value for name, value in given.items() if value is not None}))
+    owners = partition.assign(_to_go_by(dataset, by), clients, seed)
     return FederatedData(dataset, *_by_owner(owners, len(dataset), clients))
 
 
-def checked(dataset: Dataset) -> Dataset:
-    """The same data set with ``classes`` filled in, or a UsageError that names what is wrong with it."""
-    _check_part(dataset.inputs, dataset.targets, dataset.transform, "the data")
-    labelled = dataset.targets.ndim == 1 and not dataset.targets.is_floating_point()
-    if labelled and dataset.classes is None:
-        dataset = replace(dataset, classes=max(1, int(dataset.targets.max()) + 1))
-    if labelled:
-        _check_labels(dataset.targets, dataset.classes, "the data")
-    if (dataset.test_inputs is None) != (dataset.test_targets is None):
-        raise UsageError("test inputs and test targets go together: give both or neither.")
-    if dataset.test_inputs is not None and dataset.test_targets is not None:
-        _check_part(dataset.test_inputs, dataset.test_targets, dataset.transform, "the test data")
-        require(
-            dataset.test_inputs.shape[1:] == dataset.inputs.shape[1:],
-            f"a test sample has shape {list(dataset.test_inputs.shape[1:])} and a training sample "
-            f"{list(dataset.inputs.shape[1:])}; they must agree.",
-        )
-        if labelled:
-            _check_labels(dataset.test_targets, dataset.classes, "the test data")
-    return dataset
-
-
-def _check_part(inputs: Tensor, targets: Tensor, transform: Transform, where: str) -> None:
-    require(len(targets) > 0, f"{where}: there are no samples.")
+def _to_go_by(dataset: Dataset, by: Any) -> NDArray[Any]:
+    """What a partition is given to go by, one entry per sample: ``by``, the labels, or the targets, whatever they are."""
+    if by is None:
+        if dataset.labels is not None:
+            return dataset.labels
+        if not isinstance(dataset.targets, Tensor):
+            return np.empty((len(dataset), 0))  # nothing to go by: partitions that need no labels count the rows
+        bfloat16 = dataset.targets.dtype == torch.bfloat16  # which NumPy does not know
+        array = (dataset.targets.float() if bfloat16 else dataset.targets).numpy()
+        column = array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind in "biu"
+        array = array[:, 0] if column else array
+        return array.astype(np.int64) if array.dtype.kind == "b" else array
+    labels = by.numpy() if isinstance(by, Tensor) else np.asarray(by)
     require(
-        len(inputs) == len(targets),
-        f"{where}: {len(inputs)} inputs and {len(targets)} targets; give exactly one target per input.",
+        labels.shape == (len(dataset),) and labels.dtype.kind in "biuUS",
+        f"by= must hold one label per sample, {len(dataset)} whole numbers or names; "
+        f"got {labels.dtype} of shape {list(labels.shape)}.",
     )
-    for what, values in (("inputs", inputs), ("targets", targets)):
-        if values.is_floating_point():
-            bad = ~torch.isfinite(values).reshape(len(values), -1).all(dim=1)
-            require(
-                not bool(bad.any()),
-                f"{where}: the {what} hold NaN or infinity in {int(bad.sum())} of {len(values)} samples "
-                f"(first: sample {int(bad.int().argmax())}); remove or fill them.",
-            )
-    channels = inputs.shape[1] if inputs.ndim > 1 else 1
-    require(
-        len(transform.mean) in (0, 1, channels),
-        f"{where}: the transform normalises {len(transform.mean)} channels, the inputs have {channels}.",
-    )
-
-
-def _check_labels(labels: Tensor, classes: int | None, where: str) -> None:
-    assert classes is not None
-    require(
-        labels.ndim == 1 and not labels.is_floating_point(),
-        f"{where}: targets must be one integer label per sample, as in the training data.",
-    )
-    low, high = int(labels.min()), int(labels.max())
-    require(
-        low >= 0 and high < classes,
-        f"{where}: labels run from {low} to {high}, outside 0..{classes - 1}: "
-        "renumber them from 0, or say how many classes there are (classes=...).",
-    )
+    return labels if labels.dtype.kind in "iu" else np.unique(labels, return_inverse=True)[1]
 
 
 def _by_owner(owners: NDArray[np.int64], samples: int, clients: int | None) -> tuple[Ints, Ints]:

@@ -21,12 +21,16 @@ MANY = 200
 
 
 def class_counts(data: FederatedData) -> Ints:
-    """How many samples of each class each client holds, [N, K]; K = 1 where the targets are not labels."""
+    """How many samples of each class each client holds, [N, K]; K = 1 where the targets are not labels.
+
+    Samples whose label is to be ignored belong to no class.
+    """
     owners = np.repeat(np.arange(data.clients), data.sizes)
-    classes = data.dataset.classes
-    if classes is None:
+    classes, every = data.dataset.classes, data.dataset.labels
+    if classes is None or every is None:
         return data.sizes[:, None]
-    labels = data.dataset.targets.numpy()[data.indices]
+    labels = every[data.indices]
+    owners, labels = owners[labels >= 0], labels[labels >= 0]
     return np.bincount(owners * classes + labels, minlength=data.clients * classes).reshape(data.clients, classes)
 
 

@@ -1,42 +1,48 @@
-"""Reading what people bring: pairs of arrays and torch Datasets, into a pair of tensors."""
+"""Reading what people bring: arrays, trees of them and torch Datasets, into trees of tensors; samples to collate into lists."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedvra.data.trees import Tree, rebuilt
 from fedvra.errors import UsageError, require
 
 
-def as_pair(source: Any, where: str) -> tuple[Tensor, Tensor]:
-    """(inputs, targets) as tensors with one row per sample; integer labels become int64, other types stay as they are.
+def as_pair(source: Any, where: str) -> tuple[Tree, Tree]:
+    """(inputs, targets) as trees of tensors with one row per sample.
 
-    Tensors and arrays are shared, not copied. ``where`` names the data in error messages.
+    A vector of integer targets becomes int64, as losses want labels; everything else stays as it is. Tensors and arrays are
+    shared, not copied. ``where`` names the data in error messages.
     """
     if isinstance(source, torch.utils.data.TensorDataset):
-        require(len(source.tensors) == 2, f"{where}: a TensorDataset must hold inputs and targets, and nothing else.")
+        require(
+            len(source.tensors) == 2,
+            f"{where}: a TensorDataset must hold inputs and targets, and nothing else; give ((a, b), targets) for two inputs.",
+        )
         inputs, targets = source.tensors
     elif isinstance(source, tuple | list) and len(source) == 2:
-        inputs, targets = _tensor(source[0], f"{where}, inputs"), _tensor(source[1], f"{where}, targets")
+        inputs, targets = source
     elif _is_map_style(source):
-        inputs, targets = _read_items(source, where)
+        samples = as_samples(source, where)
+        inputs, targets = _stacked(samples[0], where, "sample"), _stacked(samples[1], where, "target")
     else:
         raise UsageError(
             f"{where}: expected a pair (inputs, targets) or a Dataset with a length, got {type(source).__name__}."
         )
-    require(inputs.ndim >= 1 and targets.ndim >= 1, f"{where}: inputs and targets need one row per sample.")
-    return inputs, _as_targets(targets)
+    return _tree(inputs, f"{where}, inputs"), _as_targets(_tree(targets, f"{where}, targets"))
 
 
-def _is_map_style(source: Any) -> bool:
-    streamed = isinstance(source, tuple | list | torch.utils.data.IterableDataset)
-    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not streamed
-
-
-def _read_items(source: Any, where: str) -> tuple[Tensor, Tensor]:
+def as_samples(source: Any, where: str) -> tuple[list[Any], list[Any]]:
+    """The inputs and the targets of a sequence of samples (input, target), as they are, read once."""
+    require(
+        isinstance(source, tuple | list) or _is_map_style(source),
+        f"{where}: expected a list or a Dataset of samples (input, target), got {type(source).__name__}.",
+    )
     require(len(source) > 0, f"{where}: there are no samples.")
     inputs, targets = [], []
     for index in range(len(source)):
@@ -45,11 +51,54 @@ def _read_items(source: Any, where: str) -> tuple[Tensor, Tensor]:
             isinstance(item, tuple | list) and len(item) == 2,
             f"{where}: sample {index} is {type(item).__name__}, but every sample must be a pair (input, target).",
         )
-        inputs.append(_sample(item[0], f"{where}, sample {index}"))
-        targets.append(_tensor(item[1], f"{where}, target {index}"))
-    shapes = {tuple(each.shape) for each in inputs}
-    require(len(shapes) == 1, f"{where}: samples have different shapes, such as {sorted(shapes)[:2]}; resize them.")
-    return torch.stack(inputs), torch.stack(targets)
+        inputs.append(item[0])
+        targets.append(item[1])
+    return inputs, targets
+
+
+def _is_map_style(source: Any) -> bool:
+    other = isinstance(source, tuple | list | Mapping | torch.utils.data.IterableDataset)
+    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not other
+
+
+def _is_node(value: Any) -> bool:
+    """Whether it is a tree of arrays, rather than numbers in lists, which are one array."""
+    if isinstance(value, tuple | list):
+        return any(_is_node(each) or getattr(each, "ndim", 0) > 0 for each in value)
+    return isinstance(value, Mapping)
+
+
+def _tree(value: Any, where: str) -> Tree:
+    if not _is_node(value):
+        tensor = _tensor(value, where)
+        require(tensor.ndim >= 1, f"{where}: there must be one row per sample, got a single number.")
+        return tensor
+    if isinstance(value, Mapping):
+        return {name: _tree(each, f"{where}[{name!r}]") for name, each in value.items()}
+    return rebuilt(value, [_tree(each, f"{where}[{k}]") for k, each in enumerate(value)])
+
+
+def _stacked(samples: list[Any], where: str, what: str, path: str = "") -> Tree:
+    """Samples that are trees of one kind -> one tree with a row for each."""
+    first = samples[0]
+    if not _is_node(first):
+        rows = [_sample(each, f"{where}, {what} {index}{path}") for index, each in enumerate(samples)]
+        shapes = {tuple(each.shape) for each in rows}
+        require(
+            len(shapes) == 1,
+            f"{where}: {what}s{path} have different shapes, such as {sorted(shapes)[:2]}; resize or pad them, or say with "
+            "collate=... how a batch is made of them.",
+        )
+        return torch.stack(rows)
+    names = list(first) if isinstance(first, Mapping) else list(range(len(first)))
+    for index, each in enumerate(samples):
+        alike = isinstance(each, type(first)) and len(each) == len(first)
+        require(
+            alike and (not isinstance(each, Mapping) or all(name in each for name in names)),
+            f"{where}: {what} {index}{path} is not made up as {what} 0 is; give all the same keys, or use collate=...",
+        )
+    columns = [_stacked([each[name] for each in samples], where, what, f"{path}[{name!r}]") for name in names]
+    return dict(zip(names, columns, strict=True)) if isinstance(first, Mapping) else rebuilt(first, columns)
 
 
 def _sample(value: Any, where: str) -> Tensor:
@@ -62,7 +111,12 @@ def _sample(value: Any, where: str) -> Tensor:
 def _tensor(value: Any, where: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach().cpu()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise UsageError(
+            f"{where}: its rows have different lengths; pad them, or say with collate=... how a batch is made of them."
+        ) from None
     require(
         array.dtype.kind in "biuf",
         f"{where}: expected numbers, got {array.dtype}; turn names into integers 0..K-1 first.",
@@ -74,8 +128,11 @@ def _tensor(value: Any, where: str) -> Tensor:
     return torch.from_numpy(array if shareable else array.copy())
 
 
-def _as_targets(targets: Tensor) -> Tensor:
-    if targets.is_floating_point() or targets.is_complex():
-        return targets
-    labels = targets.to(torch.int64)
-    return labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
+def _as_targets(targets: Tree) -> Tree:
+    is_labels = isinstance(targets, Tensor) and targets.ndim == 1 and is_whole(targets)
+    return targets.to(torch.int64) if is_labels else targets
+
+
+def is_whole(values: Tensor) -> bool:
+    """Whether the dtype holds whole numbers; truth values are none."""
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)

@@ -11,6 +11,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedvra.data import trees
+from fedvra.data.trees import Tree
 from fedvra.errors import require
 
 
@@ -20,7 +22,8 @@ class Transform:
 
     - uint8 inputs are images: scaled to [0, 1] first, then normalised by ``mean`` and ``std`` where these are given.
     - Float inputs are normalised where ``mean`` and ``std`` are given, and otherwise only brought to ``dtype``.
-    - Other inputs (token numbers, say) pass through untouched.
+    - Other inputs (token numbers, masks) pass through untouched.
+    - In a tree of inputs this goes for each array; it can be neither normalised nor augmented.
 
     ``mean`` and ``std`` have one entry, or one per channel (dimension 1). With ``per_sample`` they are those of each sample
     itself, over all its n entries (a standard deviation below 1/sqrt(n) counts as that). Augmentation works on the samples
@@ -56,10 +59,11 @@ class Transform:
         """Whether a generator makes a difference."""
         return self.crop_padding > 0 or self.flip
 
-    def __call__(
-        self, inputs: Tensor, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def __call__(self, inputs: Tree, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None) -> Tree:
         """Transform a batch [B, ...]. Without ``dtype`` floats keep theirs and uint8 becomes float32."""
+        if not isinstance(inputs, Tensor):
+            self.check(inputs, "a batch")
+            return trees.map(lambda leaf: self(leaf, None, dtype), inputs)
         if rng is not None and self.augments:
             inputs = self._augment(inputs, rng)
         if inputs.dtype == torch.uint8:
@@ -78,6 +82,21 @@ class Transform:
             return inputs
         scaled.mul_(scale).add_(shift)
         return _standardised(scaled) if self.per_sample else scaled
+
+    def check(self, inputs: Tree, where: str) -> None:
+        """Raise a UsageError where it does not fit such inputs."""
+        if not isinstance(inputs, Tensor):
+            require(
+                not (self.mean or self.per_sample or self.augments),
+                f"{where}: a transform that normalises or augments needs inputs that are one array, not a tree of them; "
+                "prepare the arrays yourself and leave the transform out.",
+            )
+            return
+        channels = inputs.shape[1] if inputs.ndim > 1 else 1
+        require(
+            len(self.mean) in (0, 1, channels),
+            f"{where}: the transform normalises {len(self.mean)} channels, the inputs have {channels}.",
+        )
 
     def normalized(self, how: str) -> Transform:
         """The same augmentation with another normalisation, named as on a command line.

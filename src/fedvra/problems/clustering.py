@@ -73,6 +73,7 @@ class Clustering(TwoBlock):
         check_whole("restarts", self.restarts)
         require(self.penalty is None or self.penalty >= 0, f"penalty must be >= 0 or None, got {self.penalty}.")
         dataset = self.data.dataset
+        dataset.require_single("Clustering")
         every = dataset.transform(dataset.inputs, None, torch.float32).flatten(1)
         parts = [every[torch.from_numpy(self.data.part(client))] for client in range(self.data.clients)]
         object.__setattr__(self, "parts", parts)
@@ -152,10 +153,10 @@ class Clustering(TwoBlock):
         weights = self.data.sizes / self.data.sizes.sum()
         costs = [self.cost(client, x, y(client)) for client in range(self.clients)]
         found = {"objective": float(weights @ np.array(costs))}
-        targets = self.data.dataset.targets
-        if targets.ndim == 1 and not targets.is_floating_point():
-            truth = targets.numpy()[self.data.indices]
-            clusters = np.concatenate(self.assign(x, y))
+        labels = self.data.dataset.labels
+        if labels is not None and labels[self.data.indices].max() >= 0:
+            truth, clusters = labels[self.data.indices], np.concatenate(self.assign(x, y))
+            truth, clusters = truth[truth >= 0], clusters[truth >= 0]
             accuracy = clustering_accuracy(truth, clusters)
             found |= {
                 "test_accuracy": accuracy,

@@ -148,10 +148,14 @@ class SemiSupervised(Problem):
         return self.supervised().aux_is_local
 
     def check(self, data: FederatedData, settings: SolverSettings) -> None:
-        require(
-            not isinstance(data, FederatedData) or data.dataset.classes is not None,
-            "SemiSupervised needs classes: targets that are labels 0, 1, 2, ...",
-        )
+        if isinstance(data, FederatedData):
+            data.dataset.require_single("SemiSupervised")
+            labels = data.dataset.labels
+            require(
+                data.dataset.classes is not None and labels is not None and bool(labels.min() >= 0),
+                "SemiSupervised needs classes: targets that are labels 0, 1, 2, ...; which of them count, hidden= or "
+                "labelled= says.",
+            )
         self.supervised().check(data, settings)
         module = self.supervised().module().eval()
         outputs = module(data.dataset.transform(data.dataset.inputs[:1], None, next(module.parameters()).dtype))

@@ -27,8 +27,9 @@ class Partition(ABC):
     def assign(self, targets: NDArray[Any], clients: int | None, seed: int) -> Ints:
         """The owner of every sample: client numbers 0..N-1, or :data:`UNDEALT`.
 
-        ``targets`` has one entry (a label, or whatever the data predict) per sample. ``clients`` may be None where the
-        partition itself knows how many there are.
+        ``targets`` has one row per sample: its label (or what was given as ``by``), its target where that is an array of
+        numbers, and nothing, [n, 0], where it is a tree. ``clients`` may be None where the partition itself knows how many
+        there are.
         """
 
 
@@ -53,8 +54,8 @@ def class_codes(targets: NDArray[Any], partition: str) -> tuple[Ints, int]:
     """Labels renumbered 0..K-1 over the classes that occur, and K."""
     require(
         targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer),
-        f"{partition} deals samples by class label, but the targets are {targets.dtype} of shape "
-        f"{list(targets.shape)}: give one integer label per sample, or use IID, QuantitySkew or ByColumn.",
+        f"{partition} deals samples by class label, and the targets are not one integer label per sample: give the labels "
+        "with fv.split(..., by=labels), or use IID, QuantitySkew or ByColumn.",
     )
     classes, codes = np.unique(targets, return_inverse=True)
     return codes.astype(np.int64), len(classes)
