@@ -70,6 +70,9 @@ class RunConfig:
     batch_size: int | None = option(
         50, values.or_word("full", values.whole(1), stands_for=None), "N", "Samples per step; full takes them all."
     )
+    drop_last: bool = option(
+        False, values.truth, "", "Leave out an epoch's last, smaller batch (never a client's only one)."
+    )
     lr: float = option(0.01, values.positive, "RATE", "Local stepsize eta.")
     weight_decay: float = option(1e-3, values.non_negative, "RATE", "Added to every gradient, times x.")
     weights: str | tuple[float, ...] = option(
@@ -254,6 +257,7 @@ def build(config: RunConfig) -> Experiment:
         weights=config.weights,
         drop=config.drop,
         eval_every=config.eval_every,
+        drop_last=config.drop_last,
         solver=SolverSettings(precision=config.precision, device=config.device),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor
 
 from fedvra.cohort import Ints
+from fedvra.data import trees
 from fedvra.data.batches import batch_schedule
 from fedvra.data.dataset import FederatedData
+from fedvra.data.trees import Tree
 from fedvra.problems.base import Block
 from fedvra.streams import Purpose, stream
 
@@ -24,6 +27,14 @@ class Feed:
     dtype: torch.dtype
     channels_last: bool = False
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - devices are immutable
+    drop_last: bool = False
+    target_cast: Callable[[Tensor], Tensor] | None = None
+    """What the loss wants done to each tensor of the targets; None gives them as stored."""
+
+    @property
+    def stacks(self) -> bool:
+        """Whether batches of as many samples have the same shapes; False where ``collate`` decides."""
+        return self.data.dataset.collate is None
 
     def schedule(self, block: Block, client: int, steps: int) -> list[Ints]:
         """The sample numbers of each step's batch: a fresh permutation per epoch."""
@@ -31,7 +42,7 @@ class Feed:
         if self.batch_size is None or len(part) <= self.batch_size:
             return [part] * steps  # every step sees all there is: nothing to draw
         rng = stream(block.seed, Purpose.BATCHES, block.round, client)
-        return [part[index] for index in batch_schedule(len(part), self.batch_size, steps, rng)]
+        return [part[index] for index in batch_schedule(len(part), self.batch_size, steps, rng, self.drop_last)]
 
     def augmentation(self, block: Block, client: int) -> np.random.Generator | None:
         """The client's stream of crops and flips in this round; None where nothing is augmented."""
@@ -39,17 +50,32 @@ class Feed:
             return None
         return stream(block.seed, Purpose.AUGMENT, block.round, client)
 
-    def inputs(self, rows: Ints, rng: np.random.Generator | None = None) -> Tensor:
-        return self.prepared(self.data.dataset.inputs.index_select(0, torch.from_numpy(rows)), rng)
+    def batch(
+        self, rows: Ints, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None
+    ) -> tuple[Tree, Tree]:
+        """(inputs, targets) of these samples, ready for the model and the loss."""
+        inputs, targets = self.data.dataset.take(rows)
+        return self.prepared(inputs, rng, dtype), self._ready(targets)
 
-    def prepared(
-        self, samples: Tensor, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def test_batch(self, rows: Ints | slice, dtype: torch.dtype | None = None) -> tuple[Tree, Tree]:
+        """The same of the test data."""
+        inputs, targets = self.data.dataset.take_test(rows)
+        return self.prepared(inputs, None, dtype), self._ready(targets)
+
+    def inputs(self, rows: Ints, rng: np.random.Generator | None = None) -> Tree:
+        return self.prepared(trees.take(self.data.dataset.inputs, rows), rng)
+
+    def targets(self, rows: Ints) -> Tree:
+        return self._ready(trees.take(self.data.dataset.targets, rows))
+
+    def prepared(self, samples: Tree, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None) -> Tree:
         """Samples as stored -> what the model takes, in the memory layout that its convolutions are fastest on."""
         batch = self.data.dataset.transform(samples, rng, dtype or self.dtype)
-        if self.channels_last:
+        if self.channels_last and isinstance(batch, Tensor) and batch.ndim == 4:
             batch = batch.contiguous(memory_format=torch.channels_last)
-        return batch.to(self.device)
+        return trees.map(lambda leaf: leaf.to(self.device), batch)
 
-    def targets(self, rows: Ints) -> Tensor:
-        return self.data.dataset.targets.index_select(0, torch.from_numpy(rows)).to(self.device)
+    def _ready(self, targets: Tree) -> Tree:
+        if self.target_cast is not None:
+            targets = trees.map(self.target_cast, targets)
+        return trees.map(lambda leaf: leaf.to(self.device), targets)

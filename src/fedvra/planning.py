@@ -38,6 +38,7 @@ class Experiment:
     x_init: Tensor | None = None
     drop: float = 0.0
     eval_every: int = 1
+    drop_last: bool = False
     solver: SolverSettings = field(default_factory=SolverSettings)
 
     def start(self) -> Tensor:
@@ -104,7 +105,7 @@ class Plan:
             total=self.total,
             clients=clients,
             p=e.sampler.probabilities(round, clients, self.total, Participation(round, counts)),
-            steps=e.work.steps(round, clients, samples, e.batch_size, e.seed),
+            steps=e.work.steps(round, clients, samples, e.batch_size, e.seed, e.drop_last),
             samples=samples,
             omega=self.omega[clients],
             eta=np.zeros(len(clients)),
@@ -139,6 +140,7 @@ class Plan:
         e.work.check(self.total)
         require(0 <= e.drop < 1, f"drop must be a probability in [0, 1), got {e.drop}.")
         require(e.batch_size is None or e.batch_size >= 1, f"batch_size must be >= 1 or None, got {e.batch_size}.")
+        require(isinstance(e.drop_last, bool), f"drop_last must be True or False, got {e.drop_last!r}.")
         require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
         if e.algorithm.everyone_takes_part:
             require(e.drop == 0, f"{e.algorithm.label} needs every client's reply in every round: leave drop at 0.")

@@ -63,7 +63,7 @@ def _read(name: str, hint: Any, value: Any) -> Any:
     if hint is int:
         return values.whole(0)(name, value)
     if hint is bool:
-        return values.one_of("true", "false")(name, str(value).lower()) == "true"
+        return values.truth(name, value)
     return value  # words: the algorithm itself knows which it takes
 
 

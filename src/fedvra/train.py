@@ -33,6 +33,7 @@ def simulate(
     data: Any = None,
     lr: Setting = 0.01,
     batch_size: int | None = None,
+    drop_last: bool = False,
     seed: int = 0,
     weights: Any = "equal",
     x_init: Tensor | None = None,
@@ -58,6 +59,7 @@ def simulate(
         work: how much each does, e.g. ``fv.Epochs(2)``.
         lr: eta; like every setting a number, a table [N] or [R, N], or a function of the cohort.
         batch_size: None takes a client's whole data in each step.
+        drop_last: leave out the last, smaller batch of an epoch; a client with less than one batch keeps it.
         weights: omega_i: "equal", "samples" or one number per client.
         x_init: start here instead of at the problem's own initial point.
         keep: "x0" keeps x0 after every round in ``history.trajectory``.
@@ -88,6 +90,7 @@ def simulate(
         x_init=None if x_init is None else torch.as_tensor(x_init),
         drop=drop,
         eval_every=eval_every,
+        drop_last=drop_last,
         solver=solver or SolverSettings(),
     )
     watching = [*([Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []), *observers]

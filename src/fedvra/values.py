@@ -49,6 +49,15 @@ def whole(least: int) -> Reader:
     return read
 
 
+def truth(name: str, value: Any) -> bool:
+    """True or false, also as words.
+
+    >>> truth("drop_last", "true"), truth("drop_last", False)
+    (True, False)
+    """
+    return bool(one_of("true", "false")(name, str(value).lower()) == "true")
+
+
 def number(name: str, value: Any) -> float:
     """A finite number. YAML reads 1e-3 as text, so text is read as numbers wherever numbers are wanted."""
     try:

@@ -26,10 +26,13 @@ class Work(ABC):
     """
 
     @abstractmethod
-    def steps(self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int) -> Ints:
+    def steps(
+        self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int, drop_last: bool = False
+    ) -> Ints:
         """Q_i^r >= 0 of each of ``clients`` [M], which hold ``samples`` [M] samples each.
 
-        ``batch_size`` None means the full batch: one step is one epoch.
+        ``batch_size`` None means the full batch: one step is one epoch. With ``drop_last`` an epoch ends with its last full
+        batch, where there is one.
         """
 
     @abstractmethod
@@ -55,7 +58,9 @@ class Steps(Work):
         table = frozen_array(self.count, None, "Steps: the number of steps")
         object.__setattr__(self, "count", table if table.ndim else table.item())
 
-    def steps(self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int) -> Ints:
+    def steps(
+        self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int, drop_last: bool = False
+    ) -> Ints:
         table = np.asarray(self.count)
         if table.ndim == 0:
             return np.full(len(clients), int(table), dtype=np.int64)
@@ -87,14 +92,18 @@ class Epochs(Work):
 
     .. math:: Q_i^r = count \cdot \lceil n_i / B \rceil
 
+    or, with ``drop_last``, :math:`count \cdot \max(1, \lfloor n_i / B \rfloor)`.
+
     >>> Epochs(2).steps(round=0, clients=np.array([0, 1]), samples=np.array([600, 601]), batch_size=50, seed=0)
     array([24, 26])
     """
 
     count: int
 
-    def steps(self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int) -> Ints:
-        return self.count * _steps_per_epoch(samples, batch_size)
+    def steps(
+        self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int, drop_last: bool = False
+    ) -> Ints:
+        return self.count * _steps_per_epoch(samples, batch_size, drop_last)
 
     def check(self, total: int) -> None:
         check_whole("Epochs: the number of epochs", self.count)
@@ -114,9 +123,11 @@ class RandomEpochs(Work):
     low: int
     high: int
 
-    def steps(self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int) -> Ints:
+    def steps(
+        self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int, drop_last: bool = False
+    ) -> Ints:
         epochs = [stream(seed, Purpose.WORK, round, i).integers(self.low, self.high + 1) for i in clients.tolist()]
-        return np.array(epochs, dtype=np.int64) * _steps_per_epoch(samples, batch_size)
+        return np.array(epochs, dtype=np.int64) * _steps_per_epoch(samples, batch_size, drop_last)
 
     def check(self, total: int) -> None:
         check_whole("RandomEpochs: low", self.low)
@@ -149,8 +160,10 @@ class Speeds(Work):
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", frozen_array(self.factors, None, "Speeds: factors"))
 
-    def steps(self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int) -> Ints:
-        base = self.base.steps(round, clients, samples, batch_size, seed)
+    def steps(
+        self, round: int, clients: Ints, samples: Ints, batch_size: int | None, seed: int, drop_last: bool = False
+    ) -> Ints:
+        base = self.base.steps(round, clients, samples, batch_size, seed, drop_last)
         scaled = np.rint(np.asarray(self.factors)[clients] * base).astype(np.int64)
         return scaled.clip(min=1)
 
@@ -181,8 +194,10 @@ def parse_epochs(text: str) -> Work:
     return work
 
 
-def _steps_per_epoch(samples: Ints, batch_size: int | None) -> Ints:
+def _steps_per_epoch(samples: Ints, batch_size: int | None, drop_last: bool) -> Ints:
     if batch_size is None:
         return np.ones(len(samples), dtype=np.int64)
     require(batch_size >= 1, f"the batch size must be at least 1, got {batch_size}.")
-    return -(-np.asarray(samples, dtype=np.int64) // batch_size)
+    samples = np.asarray(samples, dtype=np.int64)
+    every = -(-samples // batch_size)
+    return np.where(samples >= batch_size, samples // batch_size, every) if drop_last else every

@@ -29,12 +29,14 @@ def run_options(*left_out: str) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         for name in reversed([name for name in OPTIONS if name not in ("task", *left_out)]):
             about = OPTIONS[name].metadata
-            several = about["several"]
-            shown = "" if several or about["default"] is None else f" [default: {_shown(about['default'])}]"
+            several, flag = about["several"], isinstance(about["default"], bool)
+            shown = "" if several or flag or about["default"] is None else f" [default: {_shown(about['default'])}]"
+            words = name.replace("_", "-")
             command = click.option(
-                f"--{name.replace('_', '-')}",
+                f"--{words}/--no-{words}" if flag else f"--{words}",
                 name,
-                metavar=about["metavar"],
+                default=None,
+                metavar=about["metavar"] or None,
                 multiple=several,
                 help=f"{about['help']}{' May be repeated.' if several else shown}",
             )(command)

@@ -40,6 +40,8 @@ class SolverSettings:
 
     batch_size: int | None = None
     """None: the client's whole data in every step."""
+    drop_last: bool = False
+    """Whether an epoch's last, smaller batch is left out."""
     path: str = "auto"
     """"auto", "eager", "traced" or "block"; see docs/performance.md."""
     block: int | None = None

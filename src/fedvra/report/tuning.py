@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedvra import values
 from fedvra.algorithms import REGISTRY
-from fedvra.config import RunConfig
+from fedvra.config import OPTIONS, RunConfig
 from fedvra.data.sources.files import write_atomically
 from fedvra.display import markdown, table
 from fedvra.history import rounds_to, series
@@ -94,8 +95,7 @@ class Tuning:
     def options(self, trial: Trial) -> str:
         """A setting as options of the command line."""
         fields = settings_of(make_algorithm(self.config.algorithm, {}))
-        words = [f"--set {k}={v}" if k in fields else f"--{k.replace('_', '-')} {v}" for k, v in trial.given.items()]
-        return " ".join(words)
+        return " ".join(f"--set {k}={v}" if k in fields else _typed(k, v) for k, v in trial.given.items())
 
     def at_the_edge(self) -> list[str]:
         """What of the best setting is the least or the greatest number tried, so that one farther might be better."""
@@ -168,3 +168,11 @@ class Tuning:
 def _tail(run: Run, name: str) -> float | None:
     values = [value for _, value in series(run.metrics, name)]
     return statistics.fmean(values[-max(1, len(values) // TAIL) :]) if values else None
+
+
+def _typed(name: str, value: Any) -> str:
+    """An option as one types it."""
+    words = name.replace("_", "-")
+    if isinstance(OPTIONS[name].metadata["default"], bool):
+        return f"--{words}" if values.truth(name, value) else f"--no-{words}"
+    return f"--{words} {value}"
