@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedvra as fv
 from fedvra.data.batches import batch_schedule
 from fedvra.errors import UsageError
+from fedvra.problems.base import Block
 from fedvra.streams import Purpose, stream
+from token_samples import AGE, LABELS, feed
 
 
 @settings(max_examples=200)
@@ -55,3 +58,28 @@ def test_the_full_batch_is_every_sample_in_order_and_draws_nothing() -> None:
 def test_nonsense_is_refused(samples: int, size: int | None, steps: int) -> None:
     with pytest.raises(UsageError):
         batch_schedule(samples, size, steps, np.random.default_rng(0))
+
+
+@settings(max_examples=200, derandomize=True)
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 30), st.integers(0, 1000))
+def test_a_dropped_last_batch_leaves_the_others_as_they_are(samples: int, size: int, steps: int, seed: int) -> None:
+    kept = batch_schedule(samples, size, steps, np.random.default_rng(seed), drop_last=True)
+    assert [len(batch) for batch in kept] == [min(size, samples)] * steps
+    usual = batch_schedule(samples, size, 2 * steps, np.random.default_rng(seed))
+    full = [batch for batch in usual if len(batch) == min(size, samples)]
+    for left, right in zip(kept, full, strict=False):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_the_feed_drops_the_last_batch_of_an_epoch_where_asked() -> None:
+    data = fv.split((AGE, LABELS), fv.ByColumn([0] * 10 + [1] * 2))
+    block = Block(0, 0, np.array([0, 1]), np.array([6, 6]), np.ones(2))
+    usual, dropping = feed(data), feed(data, drop_last=True)
+    assert [len(rows) for rows in usual.schedule(block, 0, 6)] == [4, 4, 2, 4, 4, 2]
+    schedule = dropping.schedule(block, 0, 6)
+    assert [len(rows) for rows in schedule] == [4] * 6
+    for kept, full in zip(
+        schedule[:2] + schedule[2:4], np.array(usual.schedule(block, 0, 6), object)[[0, 1, 3, 4]], strict=True
+    ):
+        np.testing.assert_array_equal(kept, full)
+    assert [len(rows) for rows in dropping.schedule(block, 1, 2)] == [2, 2], "all it has, in one batch"

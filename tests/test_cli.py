@@ -119,6 +119,16 @@ def test_options_reach_the_run(tmp_path: Path) -> None:
     assert (config.set["gamma"], config.set["a"], config.batch_size) == (0.2, 3, 7)
 
 
+def test_a_last_batch_is_dropped_by_flag_or_by_file(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("task: digits\ndrop_last: true\n")
+    file = ["--config", str(tmp_path / "c.yaml")]
+    for k, (words, dropped) in enumerate(
+        [(["--drop-last", "digits"], True), (file, True), ([*file, "--no-drop-last"], False)]
+    ):
+        ok("run", *words, *SMALL, "--out", tmp_path / str(k))
+        assert RunFolder(tmp_path / str(k)).config().drop_last is dropped
+
+
 def test_the_command_line_wins_over_the_config_file(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("task: digits\nrounds: 1\nseed: 5\nset: {a: 2}\nsplit: iid\n")
     ok("run", *SMALL, "--config", tmp_path / "config.yaml", "--seed", "6", "--out", tmp_path / "run")

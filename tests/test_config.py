@@ -163,6 +163,7 @@ BAD = [
     ({"epochs": "-1"}, "epochs must be a whole number"),
     ({"epochs": "5-1"}, "low must be at most high"),
     ({"batch_size": 0}, "batch_size must be at least 1, got 0; or say 'full'"),
+    ({"drop_last": "yes"}, "there is no value of drop_last 'yes'"),
     ({"lr": 0}, "lr must be greater than 0"),
     ({"lr": "inf"}, "lr must be a number"),
     (

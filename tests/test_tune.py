@@ -128,12 +128,24 @@ SMALL_OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in OPTION
 
 def test_the_command(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ["--over", "alpha=0.1,1", "--over", "batch-size=10,full", "--target", "20", "--seeds", "0,1"]
+    words = [
+        "--over",
+        "alpha=0.1,1",
+        "--over",
+        "batch-size=10,full",
+        "--over",
+        "drop-last=true",
+        "--target",
+        "20",
+        "--seeds",
+        "0,1",
+    ]
     result = fedvra("tune", "digits", *SMALL_OPTIONS, *words, "--out", out, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert set(found["best"]) == {"alpha", "batch_size"}
-    assert found["options"] == f"--set alpha={found['best']['alpha']} --batch-size {found['best']['batch_size']}"
+    assert set(found["best"]) == {"alpha", "batch_size", "drop_last"}
+    expected = f"--set alpha={found['best']['alpha']} --batch-size {found['best']['batch_size']} --drop-last"
+    assert found["options"] == expected
     assert len(found["settings"]) == 4
     again = fedvra("resume", out)
     assert again.exit_code == 0, again.output

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fedvra.checks
 import fedvra.work
+from fedvra.data.batches import batch_schedule
 from fedvra.errors import UsageError
 from fedvra.work import Epochs, RandomEpochs, Speeds, Steps, Work, parse_epochs
 
@@ -18,9 +19,9 @@ N = 10
 SAMPLES = np.array([1, 49, 50, 51, 100, 101, 600, 7, 250, 0])
 
 
-def steps(work: Work, clients=range(N), round=0, batch_size=50, seed=0):
+def steps(work: Work, clients=range(N), round=0, batch_size=50, seed=0, **more):
     clients = np.array(clients, dtype=np.int64)
-    result = work.steps(round, clients, SAMPLES[clients], batch_size, seed)
+    result = work.steps(round, clients, SAMPLES[clients], batch_size, seed, **more)
     assert result.dtype == np.int64
     assert result.shape == clients.shape
     assert (result >= 0).all()
@@ -53,6 +54,31 @@ def test_epochs_count_the_last_smaller_batch():
     assert steps(Epochs(2), []) == []
     with pytest.raises(UsageError, match="batch size must be at least 1, got 0"):
         steps(Epochs(1), batch_size=0)
+
+
+def test_epochs_that_drop_the_last_batch_keep_the_only_one():
+    assert steps(Epochs(1), drop_last=True) == [1, 1, 1, 1, 2, 2, 12, 1, 5, 0]
+    assert steps(Epochs(3), drop_last=True) == [3, 3, 3, 3, 6, 6, 36, 3, 15, 0]
+    assert steps(Epochs(3), batch_size=None, drop_last=True) == [3] * N
+    assert steps(Steps(7), drop_last=True) == [7] * N
+    assert steps(Speeds([2] * N, Epochs(1)), range(9), drop_last=True) == [2, 2, 2, 2, 4, 4, 24, 2, 10]
+    epochs, q = (
+        np.array(steps(RandomEpochs(1, 50), batch_size=None)),
+        np.array(steps(RandomEpochs(1, 50), drop_last=True)),
+    )
+    np.testing.assert_array_equal(q, epochs * steps(Epochs(1), drop_last=True))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(1, 10_000), st.integers(1, 200), st.booleans())
+def test_an_epoch_has_as_many_steps_as_its_schedule_has_batches(samples, batch_size, drop_last):
+    (q,) = Epochs(1).steps(0, np.array([0]), np.array([samples]), batch_size, 0, drop_last)
+    batches = batch_schedule(samples, batch_size, q + 1, np.random.default_rng(0), drop_last)
+    once, again = np.concatenate(batches[:q]), batches[q]
+    assert (
+        len(set(once.tolist())) == len(once) == (samples if not drop_last or samples < batch_size else q * batch_size)
+    )
+    assert len(again) == min(samples, batch_size), "a new epoch starts"
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
