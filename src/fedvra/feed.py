@@ -71,11 +71,15 @@ class Feed:
     def prepared(self, samples: Tree, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None) -> Tree:
         """Samples as stored -> what the model takes, in the memory layout that its convolutions are fastest on."""
         batch = self.data.dataset.transform(samples, rng, dtype or self.dtype)
-        if self.channels_last and isinstance(batch, Tensor) and batch.ndim == 4:
+        if not isinstance(batch, Tensor):
+            return trees.map(lambda leaf: leaf.to(self.device), batch)
+        if self.channels_last and batch.ndim == 4:
             batch = batch.contiguous(memory_format=torch.channels_last)
-        return trees.map(lambda leaf: leaf.to(self.device), batch)
+        return batch.to(self.device)
 
     def _ready(self, targets: Tree) -> Tree:
         if self.target_cast is not None:
             targets = trees.map(self.target_cast, targets)
+        if isinstance(targets, Tensor):
+            return targets.to(self.device)
         return trees.map(lambda leaf: leaf.to(self.device), targets)

@@ -84,9 +84,9 @@ def take(tree: Tree, rows: Ints | slice) -> Tree:
     if isinstance(rows, slice):
         return map(lambda leaf: leaf[rows], tree)
     index = torch.from_numpy(rows)
-    return (
-        tree.index_select(0, index) if isinstance(tree, Tensor) else map(lambda leaf: leaf.index_select(0, index), tree)
-    )
+    if isinstance(tree, Tensor):
+        return tree.index_select(0, index)
+    return map(lambda leaf: leaf.index_select(0, index), tree)
 
 
 def call(module: nn.Module | Callable[..., Any], inputs: Tree) -> Any:
