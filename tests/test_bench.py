@@ -80,7 +80,8 @@ def test_two_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_passes_of_all_starts_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = iter([[(1.0, 1.0), (2.0, 3.0)], [(4.0, 8.0), (5.0, 5.0)]])
+    """And who is started first changes, so that the second list is (theirs, ours)."""
+    found = iter([[(1.0, 1.0), (2.0, 3.0)], [(8.0, 4.0), (5.0, 5.0)]])
     monkeypatch.setattr(against, "_take_turns", lambda *_: next(found))
     (duel,) = measure_against("tiny", TINY, Checkout.at(ROOT), workers=2, starts=2, algorithms=["fedvra"])
     assert duel.ratios == [1.0, 1.5, 2.0, 1.0]

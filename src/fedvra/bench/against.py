@@ -141,28 +141,31 @@ def measure_against(
     for algorithm in algorithms:
         job = Job(workload, algorithm, workers, _memory_of_one_side(), path, precision)
         seconds: list[tuple[float, float]] = []
-        for _ in range(starts):
-            seconds += _take_turns(present, other, job, passes, rounds)
-        ours, theirs = zip(*seconds, strict=True)
+        for start in range(starts):
+            if start % 2 == 0:
+                seconds += _take_turns(present, other, job, passes, rounds)
+            else:  # who is started first may matter as well
+                seconds += [(ours, theirs) for theirs, ours in _take_turns(other, present, job, passes, rounds)]
+        our_seconds, other_seconds = zip(*seconds, strict=True)
         yield Duel(
-            name,
-            workload.title,
-            algorithm,
-            workers,
-            rounds,
-            starts,
-            present.name,
-            other.name,
-            tuple(ours),
-            tuple(theirs),
+            workload=name,
+            title=workload.title,
+            algorithm=algorithm,
+            workers=workers,
+            rounds=rounds,
+            starts=starts,
+            ours=present.name,
+            other=other.name,
+            our_seconds=our_seconds,
+            other_seconds=other_seconds,
         )
 
 
-def _take_turns(present: Checkout, other: Checkout, job: Job, passes: int, rounds: int) -> list[tuple[float, float]]:
-    """Seconds per round of (ours, theirs) in every pass."""
+def _take_turns(first: Checkout, second: Checkout, job: Job, passes: int, rounds: int) -> list[tuple[float, float]]:
+    """Seconds per round of (first, second) in every pass."""
     with ExitStack() as open_sides:
         sides = []
-        for checkout in (present, other):
+        for checkout in (first, second):
             sides.append(Side(checkout, job))
             open_sides.callback(sides[-1].close)
         _settle(sides, job)
