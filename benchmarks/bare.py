@@ -42,7 +42,7 @@ class Bare:
         if inputs.ndim == 4 and inputs.shape[1] > 1:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         self.parts = [(inputs[k * size : (k + 1) * size], targets[k * size : (k + 1) * size]) for k in range(clients)]
-        self.x0 = [p.detach().clone().share_memory_() for p in make_model().parameters()]
+        self.x0 = [p.detach().clone().share_memory_() for p in averaged(make_model())]
         self.sums = [[torch.zeros_like(p).share_memory_() for p in self.x0] for _ in range(processes)]
         context = multiprocessing.get_context("fork")
         self.pipes: list[Connection] = []
@@ -79,8 +79,8 @@ class Bare:
         model = self.make_model()
         if any(isinstance(m, nn.Conv2d) for m in model.modules()):
             model = model.to(memory_format=torch.channels_last)
-        parameters = list(model.parameters())
-        optimiser = torch.optim.SGD(parameters, lr=self.lr, weight_decay=self.weight_decay)
+        tensors = averaged(model)
+        optimiser = torch.optim.SGD(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
         while True:
             try:
                 cohort = pipe.recv()
@@ -90,7 +90,7 @@ class Bare:
                 total.zero_()
             for client in cohort:
                 with torch.no_grad():
-                    for p, x in zip(parameters, self.x0, strict=True):
+                    for p, x in zip(tensors, self.x0, strict=True):
                         p.copy_(x)
                 inputs, targets = self.parts[client]
                 for _ in range(self.epochs):
@@ -100,9 +100,14 @@ class Bare:
                         loss.backward()
                         optimiser.step()
                 with torch.no_grad():
-                    for total, p in zip(self.sums[rank], parameters, strict=True):
+                    for total, p in zip(self.sums[rank], tensors, strict=True):
                         total += p
             pipe.send(None)
+
+
+def averaged(model: nn.Module) -> list[Tensor]:
+    """What the mean is taken over: parameters and BatchNorm's running statistics."""
+    return [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Speed and memory, measured against a bare PyTorch loop and against the machine's own limits."""
+"""Speed and memory, measured against a bare PyTorch loop, another checkout, and the machine's own limits."""

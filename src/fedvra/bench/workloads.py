@@ -1,26 +1,35 @@
-"""The workloads that are timed, on made-up data of the right shapes: speed does not depend on what the pixels show."""
+"""The workloads that are timed, on made-up data of the right shapes: speed does not depend on what the pixels show.
+
+A workload is written in the public names of ``fedvra`` alone, since ``fedvra bench --against`` runs this very file on another
+checkout, whose modules may be elsewhere.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-import fedvra
-from fedvra.algorithms.base import Algorithm
-from fedvra.data.dataset import Dataset, FederatedData, Transform, split
-from fedvra.data.partitions import IID
-from fedvra.errors import FedvraError
-from fedvra.models import MODELS
-from fedvra.planning import Experiment
-from fedvra.problems.base import SolverSettings
-from fedvra.problems.supervised import Supervised
-from fedvra.samplers import Uniform
-from fedvra.work import Epochs
+import fedvra as fv
+from fedvra.bench.networks import NETWORKS
+
+if TYPE_CHECKING:
+    from fedvra.algorithms.base import Algorithm
+    from fedvra.data.dataset import FederatedData, Transform
+    from fedvra.planning import Experiment
+    from fedvra.problems.base import SolverSettings
+
+ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
+    "fedavg": lambda: fv.FedAvg(),
+    "fedvra": lambda: fv.FedVRA(gamma=0.1, a=10, d=10),
+    "scaffold": lambda: fv.Scaffold(),
+}
+"""What can be timed: an algorithm that keeps nothing, one with a dual per client, one that also sends the server's dual."""
 
 
 @dataclass(frozen=True)
@@ -29,50 +38,97 @@ class Workload:
 
     title: str
     model: str
-    shape: tuple[int, int, int]
+    """One of ``NETWORKS``, or of the models that ``fedvra`` knows by name."""
+    shape: tuple[int, ...]
+    """Of one sample: [channels, height, width] of an image, [length, features] of a sequence."""
     clients: int
     samples: int
     """Samples per client."""
     cohort: int
     epochs: int
     batch_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    buffers: str = "refuse"
 
     @property
     def client_steps(self) -> int:
         return self.cohort * self.epochs * -(-self.samples // self.batch_size)
 
     def make_model(self) -> nn.Module:
+        if self.model in NETWORKS:
+            return NETWORKS[self.model](self.shape, 10)
+        from fedvra.models import MODELS
+
         return MODELS.get(self.model)(self.shape, 10)
 
     def raw(self) -> tuple[Tensor, Tensor]:
-        """Images as they are stored (uint8) and labels."""
+        """Samples as they are stored (images: uint8, sequences: float32) and labels."""
         generator = torch.Generator().manual_seed(0)
-        count = self.clients * self.samples
-        images = torch.randint(0, 256, (count, *self.shape), dtype=torch.uint8, generator=generator)
-        return images, torch.randint(0, 10, (count,), generator=generator)
+        shape = (self.clients * self.samples, *self.shape)
+        if len(self.shape) == 3:
+            inputs = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+        else:
+            inputs = torch.randn(shape, generator=generator)
+        return inputs, torch.randint(0, 10, shape[:1], generator=generator)
 
     @property
     def transform(self) -> Transform:
-        return Transform(self.mean, self.std)
+        transform: Transform = fv.Transform(self.mean, self.std)
+        return transform
 
     def data(self) -> FederatedData:
-        images, labels = self.raw()
-        dataset = Dataset("bench", images, labels, transform=self.transform, classes=10)
-        return split(dataset, IID(), clients=self.clients, seed=0)
+        inputs, labels = self.raw()
+        dataset = fv.Dataset("bench", inputs, labels, transform=self.transform, classes=10)
+        data: FederatedData = fv.split(dataset, fv.IID(), clients=self.clients, seed=0)
+        return data
+
+    def settings(self, data: FederatedData) -> dict[str, Any]:
+        """All that ``fv.simulate`` needs but the algorithm and the rounds."""
+        return {
+            "problem": fv.Supervised(self.make_model, weight_decay=1e-3, buffers=self.buffers),
+            "data": data,
+            "sampler": fv.Uniform(self.cohort),
+            "work": fv.Epochs(self.epochs),
+            "lr": 0.01,
+            "batch_size": self.batch_size,
+            "eval_every": 0,
+        }
 
     def experiment(self, algorithm: Algorithm, data: FederatedData, solver: SolverSettings | None = None) -> Experiment:
-        return Experiment(
-            algorithm=algorithm,
-            problem=Supervised(self.make_model, weight_decay=1e-3),
-            data=data,
-            sampler=Uniform(self.cohort),
-            work=Epochs(self.epochs),
-            lr=0.01,
-            batch_size=self.batch_size,
-            eval_every=0,
-            solver=solver or SolverSettings(),
+        from fedvra.planning import Experiment
+
+        return Experiment(algorithm=algorithm, solver=solver or fv.SolverSettings(), **self.settings(data))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One algorithm on one workload, to be run by a process of its own."""
+
+    workload: Workload
+    algorithm: str
+    workers: int
+    memory_limit: int
+    """Bytes of client state in memory: given, so that two processes that share a machine get the same."""
+    path: str = "auto"
+    precision: str = "float32"
+
+    def run(self, rounds: int, progress: Callable[[dict[str, Any]], None]) -> None:
+        """Run rounds; ``progress`` is called after each, and may raise to end them.
+
+        Clients take turns, so that all of them have a dual after N/m rounds: a first visit also pays for its memory.
+        """
+        settings = self.workload.settings(self.workload.data())
+        settings["sampler"] = fv.Cyclic(self.workload.cohort, reshuffle=True)
+        if (self.path, self.precision) != ("auto", "float32"):
+            settings["solver"] = fv.SolverSettings(path=self.path, precision=self.precision)
+        fv.simulate(
+            ALGORITHMS[self.algorithm](),
+            rounds=rounds,
+            workers=self.workers,
+            memory_limit=self.memory_limit,
+            progress=progress,
+            **settings,
         )
 
 
@@ -89,6 +145,8 @@ _W1 = Workload(
     std=(0.3081,),
 )
 
+_COLOUR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+
 WORKLOADS: dict[str, Workload] = {
     "w1": _W1,
     "w2": Workload(
@@ -100,8 +158,8 @@ WORKLOADS: dict[str, Workload] = {
         cohort=10,
         epochs=2,
         batch_size=50,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
+        mean=_COLOUR[0],
+        std=_COLOUR[1],
     ),
     "w3": replace(
         _W1,
@@ -112,15 +170,51 @@ WORKLOADS: dict[str, Workload] = {
         epochs=1,
         batch_size=6,
     ),
+    "w4": Workload(
+        title="residual CNN with BatchNorm, colour images, N=100, m=10, 2 epochs of batch 20",
+        model="resnet",
+        shape=(3, 32, 32),
+        clients=100,
+        samples=40,
+        cohort=10,
+        epochs=2,
+        batch_size=20,
+        mean=_COLOUR[0],
+        std=_COLOUR[1],
+        buffers="average",
+    ),
+    "w5": Workload(
+        title="LSTM 64 on sequences of 30 x 16, N=100, m=10, 2 epochs of batch 20",
+        model="lstm",
+        shape=(30, 16),
+        clients=100,
+        samples=100,
+        cohort=10,
+        epochs=2,
+        batch_size=20,
+    ),
+    "w6": Workload(
+        title="CNN (32, 64, 64) with GroupNorm and a mean over the image, colour images, N=100, m=10, 2 epochs of batch 20",
+        model="cnn-groupnorm",
+        shape=(3, 32, 32),
+        clients=100,
+        samples=40,
+        cohort=10,
+        epochs=2,
+        batch_size=20,
+        mean=_COLOUR[0],
+        std=_COLOUR[1],
+    ),
+    "w7": replace(_W1, title="MNIST MLP with dropout, N=100, m=10, 2 epochs of batch 50", model="mlp-dropout"),
 }
 
 
 def bare_of(workload: Workload) -> Any:
     """The bare loop of ``benchmarks/bare.py`` on this workload."""
-    images, labels = workload.raw()
+    inputs, labels = workload.raw()
     return _bare_module().Bare(
         workload.make_model,
-        workload.transform(images, None, torch.float32),
+        workload.transform(inputs, None, torch.float32),
         labels,
         clients=workload.clients,
         cohort=workload.cohort,
@@ -131,9 +225,11 @@ def bare_of(workload: Workload) -> Any:
 
 def _bare_module() -> Any:
     """benchmarks/bare.py of the checkout that this package is installed from."""
-    path = Path(fedvra.__file__).parents[2] / "benchmarks" / "bare.py"
+    path = Path(fv.__file__).parents[2] / "benchmarks" / "bare.py"
     if not path.is_file():
-        raise FedvraError("benchmarks/bare.py is not installed: run `fedvra bench` from a checkout of the repository.")
+        raise fv.FedvraError(
+            "benchmarks/bare.py is not installed: run `fedvra bench` from a checkout of the repository."
+        )
     spec = importlib.util.spec_from_file_location("fedvra_bare_loop", path)
     assert spec is not None
     assert spec.loader is not None

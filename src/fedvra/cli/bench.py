@@ -1,20 +1,43 @@
-"""``fedvra bench``: speed against a bare PyTorch loop, and cost over the number of clients."""
+"""``fedvra bench``: speed against a bare PyTorch loop or another checkout, and cost over the number of clients."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-SPEED = ("w1", "w2", "w3")
+if TYPE_CHECKING:
+    from fedvra.bench.against import Checkout
+
+DEFAULT = ("w1", "w2", "w3")
 
 
 @click.command()
-@click.argument("workloads", nargs=-1, metavar="[w1|w2|w3|clients]...")
-@click.option("--against", type=click.Choice(["bare"]), default="bare", show_default=True, help="What to race against.")
-@click.option("--passes", default=7, show_default=True, help="How often the contenders take turns.")
-@click.option("--rounds", type=int, help="Rounds per turn [default: 3]; for `clients` rounds in all [default: 12].")
+@click.argument("workloads", nargs=-1, metavar="[w1|...|w7|clients]...")
+@click.option(
+    "--against",
+    default="bare",
+    show_default=True,
+    metavar="bare|CHECKOUT",
+    help="What to race against: the bare loop, or the folder of another checkout of this project.",
+)
+@click.option("--algorithms", default="fedavg,fedvra", show_default=True, help="Of fedavg, fedvra, scaffold.")
+@click.option(
+    "--passes", type=click.IntRange(min=1), default=7, show_default=True, help="How often the contenders take turns."
+)
+@click.option(
+    "--starts",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Against a checkout: how often to do it all with new processes.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help="Rounds per turn [default: 3]; for `clients` rounds in all [default: 12].",
+)
 @click.option("--workers", default="auto", show_default=True, help="Worker processes of the engine.")
 @click.option("--precision", default="float32", show_default=True, help="float32 or bfloat16, for the engine only.")
 @click.option(
@@ -30,22 +53,39 @@ SPEED = ("w1", "w2", "w3")
 def command(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Time the engine beside a bare PyTorch loop, interleaved in one run, and print the median ratio.
 
-    w1: MNIST MLP, 100 clients. w2: CIFAR-10 CNN. w3: 10,000 clients of 6 samples. clients: seconds and memory over N.
+    w1: MNIST MLP, 100 clients. w2: CIFAR-10 CNN. w3: 10,000 clients of 6 samples. w4: residual CNN with BatchNorm. w5: LSTM.
+    w6: CNN with GroupNorm. w7: MLP with dropout. clients: seconds and memory over N. Without names: w1 w2 w3.
+
+    With --against CHECKOUT the present code and that checkout take turns, each in a process of its own.
 
     \b
     Example:
       fedvra bench w1 w3
       fedvra bench w2 --passes 3 --rounds 1 --json
+      fedvra bench w1 w4 w5 --against ../fedvra-before
       fedvra bench clients --clients 10000,1000000
     """
-    from fedvra.errors import unknown_name
+    from fedvra.bench.workloads import ALGORITHMS, WORKLOADS
+    from fedvra.errors import UsageError, unknown_name
 
-    names = workloads or SPEED
+    names = workloads or DEFAULT
     for name in names:
-        if name not in (*SPEED, "clients"):
-            raise unknown_name("workload", name, (*SPEED, "clients"))
+        if name not in (*WORKLOADS, "clients"):
+            raise unknown_name("workload", name, (*WORKLOADS, "clients"))
+    options["algorithms"] = tuple(options["algorithms"].split(","))
+    for algorithm in options["algorithms"]:
+        if algorithm not in ALGORITHMS:
+            raise unknown_name("algorithm to time", algorithm, ALGORITHMS)
+    measure = _speed
+    if options["against"] != "bare":
+        from fedvra.bench.against import Checkout
+
+        if "clients" in names:
+            raise UsageError("clients has no opponent: leave --against out, or name workloads such as w1.")
+        options["against"] = Checkout.at(options["against"])
+        measure = _against
     reports = [
-        report for name in names for report in (_clients if name == "clients" else _speed)(name, options, as_json)
+        report for name in names for report in (_clients if name == "clients" else measure)(name, options, as_json)
     ]
     if as_json:
         click.echo(json.dumps(reports, indent=1))
@@ -59,7 +99,9 @@ def _speed(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, An
 
     solver = SolverSettings(path=options["path"], precision=options["precision"])
     workers = resolve_workers(_number(options["workers"]))
-    report = measure(name, WORKLOADS[name], workers, options["passes"], options["rounds"] or 3, solver)
+    report = measure(
+        name, WORKLOADS[name], workers, options["passes"], options["rounds"] or 3, solver, options["algorithms"]
+    )
     if not quiet:
         click.echo(f"{name}: {report.title}  ({report.path} path, {report.block} at once, {workers} workers)")
         for contender, seconds in report.seconds.items():
@@ -67,11 +109,47 @@ def _speed(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, An
             share = f"{report.fraction_of_limit[contender]:6.1%} of the matrix-multiply limit"
             rate = f"{report.client_steps / seconds:8.0f} client-steps/s"
             click.echo(f"  {contender:8} {seconds:8.4f} s per round  {ratio}  {rate}  {share}")
+        over = report.fedvra_over_fedavg
         click.echo(
-            f"  fedvra costs {report.fedvra_over_fedavg:.2f} x fedavg; memory {report.memory_mb:.0f} MB; "
+            f"  {'' if over is None else f'fedvra costs {over:.2f} x fedavg; '}memory {report.memory_mb:.0f} MB; "
             f"first round after {report.startup_seconds:.1f} s"
         )
     return [report.to_json()]
+
+
+def _against(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, Any]]:
+    from fedvra.bench.against import measure_against
+    from fedvra.bench.workloads import WORKLOADS
+    from fedvra.engines.local import resolve_workers
+
+    other: Checkout = options["against"]
+    workers = resolve_workers(_number(options["workers"]))
+    if not quiet:
+        click.echo(f"{name}: {WORKLOADS[name].title}  ({workers} workers)")
+    found = []
+    for duel in measure_against(
+        name,
+        WORKLOADS[name],
+        other,
+        workers,
+        passes=options["passes"],
+        rounds=options["rounds"] or 3,
+        starts=options["starts"],
+        algorithms=options["algorithms"],
+        path=options["path"],
+        precision=options["precision"],
+    ):
+        report = duel.to_json()
+        found.append(report)
+        if not quiet:
+            ours, theirs = (report["median_seconds"][side] for side in ("ours", "other"))
+            low, high = duel.quartiles
+            click.echo(
+                f"  {duel.algorithm:8} {ours:8.4f} s per round, {duel.other} {theirs:.4f} s; "
+                f"ratio {duel.ratio:.3f} (quartiles {low:.3f} to {high:.3f})"
+            )
+            click.echo(f"           {duel.verdict}")
+    return found
 
 
 def _clients(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, Any]]:
