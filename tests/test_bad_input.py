@@ -161,7 +161,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "BatchNorm": (
         lambda: simulate(problem=fv.Supervised(torch.nn.Sequential(torch.nn.BatchNorm1d(4), MODEL))),
-        "layer '?0'? .BatchNorm1d. keeps float buffers",
+        "layer '?0'? .BatchNorm1d. keeps statistics that training changes",
     ),
     "full participation": (lambda: simulate(algorithm=fv.FedPD()), "defined for full participation"),
     "weights": (lambda: simulate(weights=[1, 2]), "6 clients need as many weights"),

@@ -163,13 +163,15 @@ def _is_gone(pid: str) -> bool:
 
 
 def test_an_error_in_a_worker_reaches_the_user() -> None:
+    server = os.getpid()
+
     class Fails(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.net = mlp()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if self.training:
+            if os.getpid() != server:
                 raise RuntimeError("no such luck")
             return self.net(x)  # type: ignore[no-any-return]
 
@@ -271,3 +273,14 @@ def test_bytes_are_counted_here_and_as_published() -> None:
         assert record["bytes_down"] == 5 * down * vector
         assert record["bytes_up_original"] == 5 * original[0] * vector
         assert record["bytes_down_original"] == 5 * original[1] * vector
+
+
+def test_a_batch_of_one_can_be_dropped() -> None:
+    """BatchNorm cannot train on one sample: 13 of them in batches of 4 need drop_last."""
+    data = fv.split((torch.rand(26, 3), torch.arange(26) % 2), fv.IID(), 2)
+    problem = fv.Supervised(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), buffers="average")
+    usual = {"problem": problem, "data": data, "sampler": fv.Full(), "work": fv.Epochs(2), "batch_size": 4, "rounds": 2}
+    history = fv.simulate(fv.FedAvg(), drop_last=True, workers=1, **usual)
+    assert [record["local_steps"] for record in history.metrics] == [12, 12]
+    shared = fv.simulate(fv.FedAvg(), drop_last=True, workers=2, **usual)
+    assert torch.equal(history.x0, shared.x0)

@@ -127,6 +127,16 @@ def test_a_penalty_of_each_clients_own():
     agree([run(p, algorithm, mlp(), split, b) for p, b in (("eager", 1), ("traced", 1), ("block", 3))])
 
 
+class Branching(nn.Linear):
+    """What it computes depends on what the data hold."""
+
+    def __init__(self):
+        super().__init__(8, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return super().forward(x if x.sum() > 0 else -x)
+
+
 def solver_of(model: nn.Module, split: fv.FederatedData, **settings) -> SupervisedSolver:
     return SupervisedSolver(fv.Supervised(model, buffers="average"), split, SolverSettings(batch_size=8, **settings))
 
@@ -135,13 +145,17 @@ def test_the_path_follows_from_the_model():
     images = data(fv.IID(), (2, 8, 8))
     dropout = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 3)).double()
     norm = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)).double()
-    assert solver_of(mlp(), data(fv.IID())).path == "block"
-    assert solver_of(cnn(), images).path == "traced"
-    assert solver_of(nn.Linear(8, 70_000).double(), data(fv.IID())).path == "traced"
-    for model, reason in ((dropout, "random"), (norm, "buffers")):
+    assert solver_of(mlp(), data(fv.IID())).path.name == "block"
+    assert solver_of(cnn(), images).path.name == "traced"
+    assert solver_of(nn.Linear(8, 70_000).double(), data(fv.IID())).path.name == "traced"
+    for model, path, reason in (
+        (dropout, "traced", "random"),
+        (norm, "traced", ""),
+        (Branching(), "eager", "__bool__"),
+    ):
         solver = solver_of(model, data(fv.IID()))
-        assert solver.path == "eager"
-        assert reason in solver.reason
+        assert solver.path.name == path
+        assert reason in solver.path.reason
 
 
 @pytest.mark.filterwarnings("ignore:this processor has no native bfloat16")

@@ -12,7 +12,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedvra.flat import FlatSpec
-from fedvra.replay import CannotReplayError, trace_block, trace_first, trace_step
+from fedvra.looking import look
+from fedvra.replay import CannotReplayError, FirstStep, Program, trace_block, trace_first, trace_step
+from fedvra.subject import Subject
 
 Batch = tuple[Tensor, Tensor]
 
@@ -139,19 +141,40 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Batch], Any]] = 
     "logits": (stack(nn.Linear(20, 9), nn.Sigmoid(), nn.Linear(9, 1)), regression, F.binary_cross_entropy_with_logits),
     "activations": (stack(*deep, nn.Linear(20, 5)), vectors, F.cross_entropy),
     "one sample": (stack(nn.Linear(20, 5, bias=False)), lambda: vectors(1), F.cross_entropy),
-    "dropout off": (lambda: nn.Sequential(nn.Linear(20, 5), nn.Dropout()).eval(), vectors, F.cross_entropy),
+    "dropout off": (stack(nn.Linear(20, 5), nn.Dropout(0.0)), vectors, F.cross_entropy),
 }
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "dropout": (stack(nn.Linear(20, 9), nn.Dropout(), nn.Linear(9, 5)), "draws random numbers"),
-    "batch norm": (stack(nn.Linear(20, 9), nn.BatchNorm1d(9), nn.Linear(9, 5)), "changes the buffer"),
-    "steered by data": (Steered, "steer"),
+    "steered by data": (Steered, "__bool__"),
     "masked": (Masked, "mask"),
-    "Python's own randomness": (PythonRandom, "does not follow autograd"),
+    "Python's own randomness": (PythonRandom, "draws random numbers"),
 }
+
+
+def subject_of(module: nn.Module, loss: Any, batch: Batch) -> Subject:
+    """As the solver sees it: looked at, and lent."""
+    subject = Subject(module, loss, look(module, loss, batch, 0).findings)
+    subject.lend()
+    return subject
+
+
+def step(
+    module: nn.Module, loss: Any, batch: Callable[[], Batch], x: Tensor, compute: torch.dtype | None = None
+) -> Program:
+    batches = (batch(), batch())
+    subject = subject_of(module, loss, batches[0])
+    if compute is not None:
+        batches = tuple((inputs.to(compute), targets) for inputs, targets in batches)
+    return trace_step(subject, batches, (x.clone(), x + 0.01), x, subject.gather_aux(), compute=compute)
+
+
+def filled(program: Program | FirstStep, *batch: Tensor) -> None:
+    for place, values in zip(program.places, batch, strict=True):
+        place.copy_(values)
 
 
 def gradient(module: nn.Module, loss: Any, x: Tensor, batch: Batch) -> Tensor:
-    FlatSpec.of_parameters(module).scatter(x, module)
+    for p, view in zip(module.parameters(), FlatSpec.of_parameters(module).views(x).values(), strict=True):
+        p.data = view
     parameters = list(module.parameters())
     found = torch.autograd.grad(loss(module(batch[0]), batch[1]), parameters, allow_unused=True)
     return torch.cat(
@@ -176,16 +199,14 @@ def prepare(name: str, dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Batc
 def test_a_replayed_step_is_autograds_step(name: str, dtype: torch.dtype) -> None:
     module, batch, loss, x = prepare(name, dtype)
     start = x.clone()
-    program = trace_step(module, loss, *batch(), x)
-    assert torch.equal(x, start), "tracing must leave x as it was"
+    program = step(module, loss, batch, x)
     tolerance = 1e-12 if dtype == torch.float64 else 1e-5
     for k, (rho, with_c) in enumerate(((1.0, False), (0.9, False), (0.95, True))):
         inputs, targets = batch()
         c = torch.randn_like(x) if with_c else None
         x.copy_(start + 0.1 * k)
         before = x.clone()
-        program.inputs.copy_(inputs)
-        program.targets.copy_(targets)
+        filled(program, inputs, targets)
         program(rho, 0.1, c)
         expected = rho * before - 0.1 * gradient(module, loss, before, (inputs, targets)) + (0 if c is None else c)
         assert float((x - expected).norm() / expected.norm()) < tolerance
@@ -200,9 +221,11 @@ def test_a_block_steps_as_its_clients_would(name: str, each: bool) -> None:
     inputs, targets = (torch.stack(parts) for parts in zip(*batches, strict=True))
     out = torch.stack([x + 0.01 * k for k in range(3)])
     before, c = out.clone(), torch.randn_like(out)
-    program = trace_block(module, loss, inputs.flip(0), targets.flip(0), out)
-    program.inputs.copy_(inputs)
-    program.targets.copy_(targets)
+    subject = subject_of(module, loss, batches[0])
+    others = torch.stack([batch()[0] for _ in range(3)]), targets
+    program = trace_block(subject, ((inputs.flip(0), targets.flip(0)), others), (before, before + 0.01), out)
+    out.copy_(before)
+    filled(program, inputs, targets)
     rho, eta = [0.9, 0.8, 1.0] if each else [0.9] * 3, [0.1, 0.2, 0.0] if each else [0.1] * 3
     program(torch.tensor(rho, dtype=x.dtype) if each else 0.9, torch.tensor(eta, dtype=x.dtype) if each else 0.1, c)
     for k in range(3):
@@ -216,10 +239,11 @@ def test_a_first_step_gives_every_gradient_and_their_weighted_sum(name: str) -> 
     module, batch, loss, x = prepare(name, torch.float64)
     batches = [batch() for _ in range(3)]
     inputs, targets = (torch.stack(parts) for parts in zip(*batches, strict=True))
-    first = trace_first(module, loss, inputs.flip(0), targets.flip(0), x)
+    subject = subject_of(module, loss, batches[0])
+    others = torch.stack([batch()[0] for _ in range(3)]), targets
+    first = trace_first(subject, ((inputs.flip(0), targets.flip(0)), others), (x.clone(), x + 0.01), x)
     x.mul_(1.1)  # it is bound to x, not to the values that x had
-    first.inputs.copy_(inputs)
-    first.targets.copy_(targets)
+    filled(first, inputs, targets)
     first.run()
     expected = torch.stack([gradient(module, loss, x, one) for one in batches])
     rows, total, weights = torch.ones_like(expected), torch.ones_like(x), torch.tensor([0.2, 0.0, 1.5], dtype=x.dtype)
@@ -237,12 +261,49 @@ def test_what_a_replay_would_get_wrong_is_refused(name: str) -> None:
     module = make()
     x = FlatSpec.of_parameters(module).gather(module)
     with pytest.raises(CannotReplayError, match=reason):
-        trace_step(module, F.cross_entropy, *vectors(), x)
+        step(module, F.cross_entropy, vectors, x)
+
+
+def test_dropout_draws_what_autograd_would_draw() -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(20, 9), nn.Dropout(), nn.Linear(9, 5)).double()
+    x = FlatSpec.of_parameters(module).gather(module)
+    batch = (torch.randn(7, 20).double(), torch.randint(5, (7,)))
+    program = step(module, F.cross_entropy, lambda: batch, x)
+    assert program.draws
+    for key in (1, 2):
+        before = x.clone()
+        filled(program, *batch)
+        torch.manual_seed(key)
+        program(1.0, 0.1)
+        torch.manual_seed(key)
+        expected = before - 0.1 * gradient(module, F.cross_entropy, before.clone(), batch)
+        assert torch.allclose(x, expected, rtol=0, atol=1e-14)
+
+
+def test_batch_norm_updates_its_running_statistics() -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(20, 9), nn.BatchNorm1d(9), nn.Linear(9, 5)).double()
+    batches = [(torch.randn(7, 20).double(), torch.randint(5, (7,))) for _ in range(2)]
+    subject = subject_of(module, F.cross_entropy, batches[0])
+    assert subject.aux_spec.names == ("1.running_mean", "1.running_var")
+    x, aux = subject.gather(), subject.gather_aux()
+    assert aux is not None
+    start, statistics = x.clone(), aux.clone()
+    program = trace_step(subject, (batches[0], batches[1]), (x.clone(), x + 0.01), x, aux)
+    assert torch.equal(aux, statistics), "tracing must leave the statistics as they were"
+    x.copy_(start)
+    filled(program, *batches[1])
+    program(1.0, 0.1)
+    expected, after = subject.gradients(start, statistics, batches[1], 0)
+    assert after is not None
+    assert torch.allclose(aux, after, rtol=0, atol=1e-14)
+    assert torch.allclose(x, start - 0.1 * torch.cat([g.flatten() for g in expected if g is not None]), atol=1e-14)
 
 
 def test_a_matrix_gradient_never_exists_but_is_added_by_the_product() -> None:
     module, batch, loss, x = prepare("mlp", torch.float32)
-    source = trace_step(module, loss, *batch(), x).source
+    source = step(module, loss, batch, x).source
     assert source.count("addmm_(") == 2  # one per weight matrix
     assert "autograd" not in source
 
@@ -250,9 +311,9 @@ def test_a_matrix_gradient_never_exists_but_is_added_by_the_product() -> None:
 def test_bfloat16_arithmetic_updates_float32_parameters() -> None:
     module, batch, loss, x = prepare("mlp", torch.float32)
     start, (inputs, targets) = x.clone(), batch()
-    program = trace_step(module, loss, inputs, targets, x, compute=torch.bfloat16)
-    program.inputs.copy_(inputs)
-    program.targets.copy_(targets)
+    program = step(module, loss, lambda: (inputs, targets), x, compute=torch.bfloat16)
+    x.copy_(start)
+    filled(program, inputs, targets)
     program(1.0, 0.1)
     moved, expected = start - x, 0.1 * gradient(module, loss, start, (inputs, targets))
     assert x.dtype == torch.float32

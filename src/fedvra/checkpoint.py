@@ -19,7 +19,9 @@ from torch import Tensor
 from fedvra.durable import intact_snapshots, save_snapshot, snapshots
 from fedvra.errors import FedvraError
 from fedvra.federation import Federation
+from fedvra.frozen import keep_frozen, require_frozen
 from fedvra.memory import Memory
+from fedvra.problems.base import StepPath
 
 SHARD_BYTES = 64 << 20
 """Client rows are written in files of about this size; saving takes about three times as much memory."""
@@ -28,8 +30,11 @@ SHARD_BYTES = 64 << 20
 def save(federation: Federation, folder: Path) -> Path:
     """Write the federation's state as of its last finished round; returns the new checkpoint's folder."""
     number = federation.state.round
-    facts = {"round": number, "clients": federation.total, "parameters": federation.state.x0.numel()}
+    facts: dict[str, Any] = {"round": number, "clients": federation.total, "parameters": federation.state.x0.numel()}
+    facts |= {"path": federation.state.path.name, "path_reason": federation.state.path.reason}
     try:
+        frozen = federation.experiment.problem.frozen(federation.experiment.seed)
+        facts["frozen"] = keep_frozen(folder.parent, frozen)
         return save_snapshot(folder, number, _files(federation), facts)
     except OSError as error:
         raise FedvraError(
@@ -90,8 +95,13 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
             f"checkpoint {folder} is of {manifest['clients']} clients and {manifest['parameters']} parameters, and the run "
             f"has {federation.total} and {state.x0.numel()}: was config.yaml changed?"
         )
+    problem, seed = federation.experiment.problem, federation.experiment.seed
+    if "frozen" in manifest:
+        require_frozen(folder.parent.parent, manifest["frozen"], problem.frozen(seed))
     device = state.x0.device
     state.round, state.x0, state.lam = manifest["round"], server["x0"].to(device), server["lam"].to(device)
+    if manifest.get("path") not in (None, state.path.name):  # it was left in an earlier round
+        federation.take_path(StepPath(manifest["path"], manifest["path_reason"]))
     state.aux = server["aux"].to(device) if "aux" in server else None
     state.memory = Memory.of(server).to(device)
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedvra.config import RunConfig
+from fedvra.problems.base import DIRECT, StepPath
 from fedvra.runs import Record, RunSummary
 
 RECENT = 20
@@ -52,6 +53,7 @@ class Standing:
         self.loss: float | None = None
         self.reached: dict[float, int] = {}
         self.diagnosed: Record | None = None
+        self.path: Record | None = None
         """The last record that had diagnostics."""
         self._recent: deque[Record] = deque(maxlen=RECENT)
         for record in past:
@@ -63,6 +65,8 @@ class Standing:
         self._recent.append(record)
         if record.get("diagnostics"):
             self.diagnosed = record
+        if "path_reason" in record:
+            self.path = record
         if record["test_accuracy"] is not None:
             self.accuracy = record["test_accuracy"]
             self.best = max(self.accuracy, self.best or 0.0)
@@ -99,6 +103,13 @@ class Standing:
         found = self.diagnosed["diagnostics"]
         parts = [f"{words} {found[name]:.3g}" for name, words in DIAGNOSTICS.items() if found.get(name) is not None]
         return "  ".join([f"after round {self.diagnosed['round']}:", *parts])
+
+    def steps_taken(self) -> str:
+        """Which way local steps are taken, and why not a faster one; nothing where there is one way."""
+        if self.path is None or self.path["path"] == DIRECT.name:
+            return ""
+        reason = self.path["path_reason"]
+        return f"local steps: {StepPath(self.path['path'], reason)}"
 
     def targets(self) -> str:
         return "  ".join(
@@ -169,6 +180,8 @@ class LiveView(View):
             f"round {standing.round}/{standing.config.rounds}",
         )
         lines = [Text(standing.figures()), Text(standing.targets(), style="dim")]
+        if standing.steps_taken():
+            lines.append(Text(standing.steps_taken(), style="dim"))
         if standing.diagnosed is not None:
             lines.append(Text(standing.diagnostics(), style="dim"))
         return Group(head, *lines)
@@ -187,6 +200,8 @@ class PlainView(View):
 
     def record(self, record: Record) -> None:
         self.standing.take(record)
+        if self.every and self.standing.path is record and self.standing.steps_taken():
+            self.console.print(f"{self.standing.label}  {self.standing.steps_taken()}", soft_wrap=True)
         if self.every and (record["round"] % self.every == 0 or record["round"] == self.standing.config.rounds):
             width = len(str(self.standing.config.rounds))
             reached = [f"{t:g}% at {r}" for t, r in self.standing.reached.items()]

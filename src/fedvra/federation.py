@@ -6,6 +6,7 @@ steps, stage new state, partial sums -> server update -> commit those whose repl
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvra import rule
 from fedvra.algorithms.base import Algorithm
+from fedvra.check_schedule import CheckSchedule
 from fedvra.cohort import Cohort, Floats, Ints, mean_over
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_device, resolve_workers
 from fedvra.engines.worker import Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker, count_parts
@@ -27,10 +30,12 @@ from fedvra.memory import Memory, chosen, remember
 from fedvra.observers import Observer
 from fedvra.planning import Experiment, Plan, subset
 from fedvra.policies import auto
-from fedvra.problems.base import Block
+from fedvra.problems.base import Block, SlowerPathError, StepPath
 from fedvra.segments import RowReader
 from fedvra.store import ClientStore, MemoryBudget
 from fedvra.streams import Purpose, stream
+
+log = logging.getLogger("fedvra")
 
 
 @dataclass
@@ -45,6 +50,8 @@ class ServerState:
     """How often each client took part."""
     memory: Memory = field(default_factory=Memory)
     """What an algorithm that adapts carries from round to round."""
+    path: StepPath = field(default_factory=lambda: StepPath(""))
+    """The way in which all workers take local steps."""
 
 
 class Federation:
@@ -61,8 +68,9 @@ class Federation:
     ) -> None:
         e = self.experiment = experiment
         self.observers = tuple(observers)
-        settings = replace(e.solver, batch_size=e.batch_size)
-        e.problem.check(e.data, settings)
+        settings = replace(e.solver, batch_size=e.batch_size, drop_last=e.drop_last, seed=e.seed)
+        with one_thread():
+            e.problem.check(e.data, settings)
         self.plan = Plan(e, e.problem.samples(e.data))
         self.total, self.omega = self.plan.total, self.plan.omega
         device = resolve_device(settings.device)
@@ -86,20 +94,22 @@ class Federation:
         if y_width:
             self.stores["y"] = ClientStore(y_width, x0.dtype, budget, folder, self.total, device)
         workers = resolve_workers(workers, device)
-        self.solver = e.problem.solver(e.data, settings)
-        """The solver of the server's own process: works where there are no others, and looks at what they did."""
+        with one_thread():
+            self.solver = e.problem.solver(e.data, settings)
+            """The solver of the server's own process; each worker process has a copy of it, as it was when it was forked."""
+        self.state.path = self.solver.path
+        self._checks = CheckSchedule(e.seed, self.plan.samples, e.batch_size)
 
         def make_worker() -> Worker:
-            if workers == 1:
-                return Worker(self.solver, self.board, dict(self.stores))
             readers = {k: RowReader(s.width, s.dtype, s.rows_per_segment) for k, s in self.stores.items()}
-            return Worker(e.problem.solver(e.data, settings), self.board, readers)
+            return Worker(self.solver, self.board, dict(self.stores) if workers == 1 else readers)
 
         self.engine: Engine = make_engine(make_worker, workers)
 
     def close(self) -> None:
-        """Stop the workers. Client state stays readable while somebody holds it."""
+        """Stop the workers and give the model back. Client state stays readable while somebody holds it."""
         self.engine.close()
+        self.solver.close()
 
     def processes(self) -> list[BaseProcess]:
         """The worker processes; none where the work is done in this one."""
@@ -123,11 +133,12 @@ class Federation:
             watched = time.perf_counter() - started
             cohort = self.next_cohort()
             record: dict[str, Any] = {"round": self.state.round + 1}
+            path = self.state.path if self.state.round else None
             train_loss, counted, sent = None, cohort, {}
             if len(cohort):
                 row = self.plan.row(cohort, self.state.counts)
                 counted_mask = self._counted(cohort)
-                train_loss = self._local_work(cohort, row, counted_mask)
+                train_loss = self._work_on_a_path(cohort, row, counted_mask)
                 counted = subset(cohort, counted_mask)
                 sent = self._traffic(cohort, counted, row)
                 record.update(chosen(self.experiment.algorithm, cohort))
@@ -138,6 +149,9 @@ class Federation:
             record.update(self._evaluate())
             for observer, what in zip(self.observers, seen, strict=True):
                 record.update(observer.after(self, what))
+        record["path"] = self.state.path.name
+        if self.state.path != path:  # in the first round, and where it changed
+            record["path_reason"] = self.state.path.reason
         record.update(
             train_loss=train_loss,
             seconds=time.perf_counter() - started,
@@ -180,7 +194,26 @@ class Federation:
 
     # -- the work and what the server makes of it ----------------------------------------------------------------------
 
-    def _local_work(self, cohort: Cohort, row: rule.Coefficients, counted: Any) -> float | None:
+    def _work_on_a_path(self, cohort: Cohort, row: rule.Coefficients, counted: Any) -> float | None:
+        """Local work; where a fast path fails, all of it once more on a slower one, from then on."""
+        check = self._checks.due(cohort, self.state.counts)
+        while True:
+            try:
+                return self._local_work(cohort, row, counted, check)
+            except SlowerPathError as failure:
+                for store in self.stores.values():
+                    store.rollback()
+                self.take_path(failure.path)
+                log.warning("round %d is done again, local steps are now %s", self.state.round + 1, failure.path)
+
+    def take_path(self, path: StepPath) -> None:
+        """Have local steps taken this way from now on."""
+        self.state.path = path
+        self.solver.slower(path)
+
+    def _local_work(
+        self, cohort: Cohort, row: rule.Coefficients, counted: Any, check: NDArray[np.bool_]
+    ) -> float | None:
         """Have the local work done, take the server's step, commit; the mean training loss of those who counted."""
         keep = counted.astype(np.float64)
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
@@ -192,7 +225,13 @@ class Federation:
             LocalTask(
                 part=k,
                 block=Block(
-                    cohort.round, self.experiment.seed, cohort.clients[part], cohort.steps[part], cohort.eta[part]
+                    cohort.round,
+                    self.experiment.seed,
+                    cohort.clients[part],
+                    cohort.steps[part],
+                    cohort.eta[part],
+                    self.state.path.name,
+                    check[part],
                 ),
                 gamma=row.gamma[part],
                 alpha=row.alpha[part],

@@ -1,8 +1,8 @@
-"""A module's parameters as one flat vector with named views, and its buffers as another."""
+"""Named tensors as one flat vector: a module's trainable parameters, or the statistics that it keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -20,15 +20,11 @@ class FlatSpec:
 
     @classmethod
     def of_parameters(cls, module: nn.Module) -> FlatSpec:
-        return cls._of(dict(module.named_parameters()))
+        """The parameters that are trained: those with ``requires_grad``."""
+        return cls.of({name: p for name, p in module.named_parameters() if p.requires_grad})
 
     @classmethod
-    def of_float_buffers(cls, module: nn.Module) -> FlatSpec:
-        """Running means, variances and the like: what training changes besides the parameters."""
-        return cls._of({name: b for name, b in module.named_buffers() if b.is_floating_point()})
-
-    @classmethod
-    def _of(cls, tensors: dict[str, Tensor]) -> FlatSpec:
+    def of(cls, tensors: Mapping[str, Tensor]) -> FlatSpec:
         shapes = tuple(tuple(t.shape) for t in tensors.values())
         dtype = next(iter(tensors.values())).dtype if tensors else torch.float32
         return cls(tuple(tensors), shapes, dtype)
@@ -48,7 +44,7 @@ class FlatSpec:
     def views(self, x: Tensor) -> dict[str, Tensor]:
         """Named views into x [P], or into a block x [M, P] with M in front of each shape."""
         lead = x.shape[:-1]
-        return {name: x[..., span].view(*lead, *shape) for name, span, shape in self.spans()}
+        return {name: x[..., span].view((*lead, *shape)) for name, span, shape in self.spans()}
 
     def gather(self, module: nn.Module) -> Tensor:
         """The flat vector of what the module holds now (a copy)."""

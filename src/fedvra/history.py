@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedvra.cohort import Floats
-from fedvra.problems.base import Problem
+from fedvra.problems.base import Problem, StepPath
 from fedvra.store import ClientStore
 
 TARGETS = (50, 60, 70, 80, 90, 95, 97, 98, 99)
@@ -58,6 +58,8 @@ class History:
     """x0 after each round [R, P], where asked for with keep="x0"."""
     omega: Floats = field(default_factory=lambda: np.empty(0))
     """The clients' weights [N], summing to 1."""
+    path: StepPath = field(default_factory=lambda: StepPath(""))
+    """Which way local steps were taken, and why not a faster one."""
 
     def __repr__(self) -> str:
         best = self.summary()["best_accuracy"]

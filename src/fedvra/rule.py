@@ -23,7 +23,7 @@ server step the paper's limit gamma -> 0 does not reach. (3) The upload is D_i, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -172,6 +172,22 @@ def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: Affine) -> None:
         x.addcmul_(eta, g, value=-1)
     else:
         x.add_(g, alpha=-eta)
+    if step.c is not None:
+        x.add_(step.c)
+
+
+def advance_parts_(
+    x: Tensor, parts: Sequence[Tensor], gradients: Sequence[Tensor | None], eta: float, step: Affine
+) -> None:
+    """Step 11 in place where the gradient comes in pieces, one for each of the ``parts`` that x [P] consists of."""
+    x.mul_(step.rho)
+    found = [(part.data, g) for part, g in zip(parts, gradients, strict=True) if g is not None]
+    dense = [(part, g) for part, g in found if g.layout == torch.strided]
+    if dense:
+        torch._foreach_add_([part for part, _ in dense], [g for _, g in dense], alpha=-eta)
+    for part, g in found:
+        if g.layout != torch.strided:  # of an embedding: only the rows that occurred
+            part.add_(g, alpha=-eta)
     if step.c is not None:
         x.add_(step.c)
 

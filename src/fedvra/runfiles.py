@@ -58,6 +58,10 @@ class RunSummary:
     bytes_up: int
     bytes_down: int
     peak_rss_mb: float
+    path: str | None = None
+    """Which way local steps were taken at the end."""
+    path_reason: str | None = None
+    """Why not a faster one."""
     state_drift: float | None = None
     """||lam - sum_i omega_i*lam_i|| at the end, round-off where duals are kept in float32; None for a run cut short."""
 
@@ -70,6 +74,8 @@ class RunSummary:
             "rounds_to": rounds_to(metrics, config.targets),
             "peak_rss_mb": round(peak_rss_mb(), 1),
             "state_drift": drift,
+            "path": next((m["path"] for m in reversed(metrics) if "path" in m), None),
+            "path_reason": next((m["path_reason"] for m in reversed(metrics) if "path_reason" in m), None),
         }
         label = REGISTRY.get(config.algorithm).label
         return cls(config.task, config.algorithm, label, config.seed, status, message, **figures)

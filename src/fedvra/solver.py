@@ -3,7 +3,8 @@
 ``traced``: one client at a time, each step a replay of recorded calls (``fedvra.replay``). ``block``: several clients at once,
 for small models, where a kernel call costs more than its arithmetic. ``eager``: autograd, for every model that the others
 refuse. Which path a model takes follows from the model and the batch size alone, never from timings or from what a worker did
-before, so that the same run gives the same bits.
+before, so that the same run gives the same bits. Where a path fails or a check finds it wrong in the middle of a run, all
+workers leave it together (``SlowerPathError``).
 """
 
 from __future__ import annotations
@@ -17,23 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from fedvra import rule
+from fedvra.blocks import same_shapes, solve_block
 from fedvra.cohort import Floats, Ints
 from fedvra.data.dataset import FederatedData
 from fedvra.errors import require
 from fedvra.feed import Feed
-from fedvra.flat import FlatSpec
-from fedvra.problems.base import Block, Evaluation, Private, Solver, SolverSettings
+from fedvra.measuring import Measure
+from fedvra.problems.base import Block, Evaluation, Private, SlowerPathError, Solver, SolverSettings, StepPath
 from fedvra.programs import Epoch, Programs
-from fedvra.replay import CannotReplayError, FirstStep
-from fedvra.streams import Purpose, stream
+from fedvra.randomness import noise_key
+from fedvra.replay import CannotReplayError, FirstStep, Program, check_first, check_step
+from fedvra.subject import Batch, Subject
 
 if TYPE_CHECKING:
     from fedvra.problems.supervised import Supervised
 
-TEST_PART = 1000
-"""Test samples in a task; fixed, so that sums come out the same however many workers share them."""
-TEST_BATCH = 100
-"""Images that convolutions see at once: with 1000 the activations leave the caches (cnn on CIFAR-10: 1.8 x slower)."""
 BLOCK_WORK = 2_000_000
 """Parameters x batch size up to which a block of clients beats one at a time (measured: docs/performance.md)."""
 BLOCK_NUMBERS = 2_000_000
@@ -54,14 +53,8 @@ class SupervisedSolver(Solver):
             settings.precision in PRECISIONS,
             f"precision must be one of {', '.join(PRECISIONS)}, got {settings.precision!r}.",
         )
-        self.problem, self.data = problem, data
+        self.problem, self.data, self.settings = problem, data, settings
         self.device = torch.device(settings.device)
-        self.module = problem.module().to(self.device)
-        self.module.train()
-        self.spec = FlatSpec.of_parameters(self.module)
-        self.aux_spec = FlatSpec.of_float_buffers(self.module)
-        convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
-        colours = data.dataset.inputs.ndim == 4 and data.dataset.inputs.shape[1] > 1
         self.compute = PRECISIONS[settings.precision]
         if (
             self.compute is torch.bfloat16
@@ -69,164 +62,180 @@ class SupervisedSolver(Solver):
             and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
         ):
             warnings.warn("this processor has no native bfloat16 arithmetic: float32 is faster here.", stacklevel=2)
-        dtype = self.compute or self.spec.dtype
-        self.feed = Feed(data, settings.batch_size, dtype, convolves and colours, self.device)
-        test = data.dataset.test_inputs
-        self.test_parts = 0 if test is None else -(-len(test) // TEST_PART)
-        self._viewed_at_once = TEST_BATCH if convolves else TEST_PART
+        look = problem.look(data, settings)
+        self.subject: Subject = look.subject
+        self.subject.lend(self.device)
+        self.spec = self.subject.spec
+        self.convolves = any(isinstance(m, nn.Conv2d) for m in self.subject.module.modules())
+        inputs = data.dataset.inputs
+        colours = isinstance(inputs, Tensor) and inputs.ndim == 4 and inputs.shape[1] > 1
+        self.feed = Feed(
+            data,
+            settings.batch_size,
+            self.compute or self.spec.dtype,
+            self.convolves and colours,
+            self.device,
+            settings.drop_last,
+            look.target_cast,
+        )
+        self.measuring = Measure(self.subject, self.feed, self.convolves, problem.counted)
+        self.test_parts = self.measuring.test_parts
+        self.usual = int(min(data.sizes.max(), settings.batch_size or data.sizes.max()))
+        self.programs = Programs(self.subject, self.feed, self.usual, self.compute)
+        self.path = StepPath("eager")
+        self._take(self._choose())
 
-        self._gradient = torch.zeros(self.spec.size, dtype=self.spec.dtype, device=self.device)
-        # BatchNorm counts its batches, which a worker must not carry from one client to the next.
-        self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
-        self.programs = Programs(self.module, problem.loss, self.feed, self._usual_batch(), self.compute)
-        self.reason = ""
-        """Why the path is not a faster one."""
-        self.path, self.width = self._choose(settings, convolves)
-        self.first_width = FIRST_MOST if self.path == "block" else self.width
+    def close(self) -> None:
+        self.subject.give_back()
 
     # -- which path -----------------------------------------------------------------------------------------------------
 
-    def _choose(self, settings: SolverSettings, convolves: bool) -> tuple[str, int]:
-        if settings.path == "eager":
-            return "eager", 1
-        if self.aux_spec.size:
-            self.reason = "the model has float buffers that training changes"
-            return "eager", 1
+    def _choose(self) -> StepPath:
+        if self.settings.path == "eager":
+            return StepPath("eager", "it was asked for")
+        if not self.feed.stacks:
+            return StepPath("eager", "collate makes batches of any shape")
         try:
-            self.programs.get(self._usual_batch(), 1, shared=False)
+            self.programs.get(self.usual, 1, shared=False)
         except CannotReplayError as refusal:
-            self.reason = str(refusal)
-            return "eager", 1
-        width = self._block_width(settings, convolves)
+            return StepPath("eager", str(refusal))
+        width = self._block_width()
         if width == 1:
-            return "traced", 1
+            asked = self.settings.path == "traced"
+            return StepPath(
+                "traced", "it was asked for" if asked else "clients are large enough to be taken one at a time"
+            )
         try:
-            self.programs.get(self._usual_batch(), width, shared=False)
+            self.programs.get(self.usual, width, shared=False)
         except CannotReplayError as refusal:
-            self.reason = str(refusal)
-            return "traced", 1
-        return "block", width
+            return StepPath("traced", str(refusal))
+        return StepPath("block")
 
-    def _block_width(self, settings: SolverSettings, convolves: bool) -> int:
-        if settings.path == "traced" or self.compute is not None:
+    def _take(self, path: StepPath) -> None:
+        self.path = path
+        self.width = self._block_width() if path.name == "block" else 1
+        self.first_width = FIRST_MOST if path.name == "block" else self.width
+
+    def _block_width(self) -> int:
+        settings = self.settings
+        if settings.path == "traced" or self.compute is not None or self.subject.statistics:
             return 1
         if settings.path == "block" or settings.block:
             return settings.block or BLOCK_MOST
         size = self.spec.size
-        if convolves or size * len(self._usual_batch()) > BLOCK_WORK:
+        if self.convolves or size * self.usual > BLOCK_WORK:
             return 1
         return max(1, min(BLOCK_MOST, BLOCK_NUMBERS // size))
 
-    def _usual_batch(self) -> Ints:
-        """The samples of an ordinary batch: what the path is chosen for."""
-        largest = int(np.argmax(self.data.sizes))
-        return self.data.part(largest)[: self.feed.batch_size]
+    def slower(self, path: StepPath) -> None:
+        self._take(path)
 
     # -- steps 9-13 -----------------------------------------------------------------------------------------------------
 
     def solve(self, terms: Sequence[rule.Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
-        x, delta = self.programs.buffer(len(terms))
+        while True:
+            try:
+                return self._solve(terms, private, block)
+            except SlowerPathError as failure:
+                if block.path:  # whoever gave the path decides, for all workers alike
+                    raise
+                self._take(failure.path)
+
+    def _solve(self, terms: Sequence[rule.Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
+        path = block.path or self.path.name
+        _, delta = self.programs.buffer(len(terms))
         schedules = [self.feed.schedule(block, int(c), int(q)) for c, q in zip(block.clients, block.steps, strict=True)]
-        if len(terms) > 1 and self.path == "block" and _same_shapes(schedules):
-            with torch.no_grad():
-                return delta, self._solve_block(terms, block, schedules, x, delta)
+        if len(terms) > 1 and path == "block" and same_shapes(schedules):
+            with torch.no_grad(), _leaving("block"):
+                return delta, solve_block(self.programs, terms, block, schedules)
         losses = np.empty(len(terms))
         for k, (one, schedule) in enumerate(zip(terms, schedules, strict=True)):
-            if self.path == "eager":
-                aux = None if private.aux is None else private.aux[k]
+            aux = None if private.aux is None else private.aux[k]
+            if path == "eager":
                 losses[k] = self._eager(one, block.row(k), schedule, delta[k], aux)
             else:
-                with torch.no_grad():
-                    losses[k] = self._traced(one, block.row(k), schedule, delta[k])
+                with torch.no_grad(), _leaving(path):
+                    losses[k] = self._traced(one, block.row(k), schedule, delta[k], aux)
         return delta, losses
 
     def first_step(self, x0: Tensor, block: Block) -> FirstStep | None:
         """Gradients at x0 for clients that take one step each, on the block path."""
-        if self.path != "block" or len(block.clients) == 1 or block.steps.max() > 1:
+        if (block.path or self.path.name) != "block" or len(block.clients) == 1 or block.steps.max() > 1:
             return None
         schedules = [self.feed.schedule(block, int(c), 1) for c in block.clients]
-        if not _same_shapes(schedules):
+        if not same_shapes(schedules):
             return None
-        with torch.no_grad():
-            first = self.programs.first(schedules[0][0], len(schedules))
+        with torch.no_grad(), _leaving("block"):
+            first = self.programs.first(len(schedules[0][0]), len(schedules))
             if first is None:
                 return None
             self.programs.anchor.copy_(x0)
             self.programs.fill_block(
                 first, schedules, 0, [self.feed.augmentation(block, int(c)) for c in block.clients]
             )
+            if block.check is not None and block.check.any():
+                check_first(self.subject, first, self.programs.anchor, x0, np.flatnonzero(block.check).tolist())
             first.run()
         return first
 
-    def _traced(self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor) -> float:
+    def _traced(
+        self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor, aux_K: Tensor | None
+    ) -> float:
         """One client's steps, each a replay; a single step goes straight from the anchor to the move."""
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
-        single = self.programs.get(schedule[0], 1, shared=True) if len(schedule) == 1 else None
+        key = noise_key(block.seed, block.round, client)
+        checked = block.check is not None and bool(block.check[0])
+        if aux_K is not None and self.programs.aux is not None:
+            self.programs.aux.copy_(aux_K)
+        single = self.programs.get(len(schedule[0]), 1, shared=True) if len(schedule) == 1 else None
         if single is not None:
             out = self.programs.buffer(1)[1][0]
             self.programs.anchor.copy_(terms.anchor)
             self.programs.fill(single, schedule[0], rng)
+            self._prepare(single, self.programs.anchor, checked, key)
             rule.first_move_(out, terms)
             single.run(1.0, eta, None)
             if out.data_ptr() != delta.data_ptr():
                 delta.copy_(out)
+            self._keep_aux(aux_K)
             return float(single.loss)
-        programs = [
-            self.programs.get(rows, 1, shared=False) for rows in schedule
-        ]  # tracing uses x: not while it is in use
+        programs = [self.programs.get(len(rows), 1, shared=False) for rows in schedule]  # tracing uses x: not later
         x = self.programs.buffer(1)[0][0]
         x.copy_(terms.anchor)
         step = rule.affine(terms, out=self.programs.constant(1)[0])
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         source = Epoch(self.feed, schedule) if rng is None else None
+        pointed = False
         for t, (rows, program) in enumerate(zip(schedule, programs, strict=True)):
             if program is None:
-                total += self._autograd_step(x, self.feed.inputs(rows, rng), self.feed.targets(rows), eta, step)
+                if not pointed:
+                    self.subject.point_at(x, self.programs.aux)
+                    pointed = True
+                total += self._autograd_step(x, self.feed.batch(rows, rng), eta, step)
                 continue
             if source is None:
                 self.programs.fill(program, rows, rng)
             else:
                 source.fill(program, t)
+            if t == 0:
+                self._prepare(program, x, checked, key)
             program.run(step.rho, eta, step.c)
             total += program.loss
         torch.sub(x, terms.anchor, out=delta)
+        self._keep_aux(aux_K)
         return float(total) / len(schedule)
 
-    def _solve_block(
-        self, terms: Sequence[rule.Terms], block: Block, schedules: list[list[Ints]], x: Tensor, delta: Tensor
-    ) -> Floats:
-        """All clients in step; one that has done its Q_i steps is noted down and goes on with nobody watching."""
-        steps = block.steps
-        generators = [self.feed.augmentation(block, int(c)) for c in block.clients]
-        programs = [self.programs.for_block(schedules, t) for t in range(int(steps.max()))]
-        rho, eta, c = self._block_coefficients(terms, block)
-        for row, one in zip(x, terms, strict=True):
-            row.copy_(one.anchor)
-        total = torch.zeros(len(steps), dtype=torch.float64, device=self.device)
-        for t, program in enumerate(programs):
-            self.programs.fill_block(program, schedules, t, generators)
-            program.run(rho, eta, c)
-            total += program.loss * torch.from_numpy(steps > t).to(self.device)
-            for k in np.flatnonzero(steps == t + 1).tolist():
-                torch.sub(x[k], terms[k].anchor, out=delta[k])
-        return np.asarray(total.cpu().numpy() / steps)
+    def _prepare(self, program: Program, x: Tensor, checked: bool, key: int) -> None:
+        """Before a client's first step: the check, where it is due, and the start of its random numbers."""
+        if checked:
+            check_step(self.subject, program, x, self.programs.aux, self.compute, key)
+        if program.draws:
+            torch.manual_seed(key)
 
-    def _block_coefficients(
-        self, terms: Sequence[rule.Terms], block: Block
-    ) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
-        """rho, eta and c of a block: numbers where all clients agree, else one per client."""
-        constants = self.programs.constant(len(terms))
-        rows = [rule.affine(one, out=row) for row, one in zip(constants, terms, strict=True)]
-        for row, step in zip(constants, rows, strict=True):
-            if step.c is None:
-                row.zero_()
-        c = None if all(step.c is None for step in rows) else constants
-        rho = np.array([float(step.rho) for step in rows])
-        if np.all(rho == rho[0]) and np.all(block.eta == block.eta[0]):
-            return float(rho[0]), float(block.eta[0]), c
-        like = self.programs.anchor
-        return torch.as_tensor(rho).to(like), torch.as_tensor(block.eta).to(like), c
+    def _keep_aux(self, aux_K: Tensor | None) -> None:
+        if aux_K is not None and self.programs.aux is not None:
+            aux_K.copy_(self.programs.aux)
 
     def _eager(
         self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor, aux_K: Tensor | None
@@ -234,80 +243,49 @@ class SupervisedSolver(Solver):
         """One client's steps by autograd: right for every module."""
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
-        for counter, start in self._counters:
-            counter.copy_(start)
-        torch.manual_seed(int(stream(block.seed, Purpose.MODEL_NOISE, block.round, client).integers(2**62)))
         x = self.programs.buffer(1)[0][0]
         with torch.no_grad():
             x.copy_(terms.anchor)
             step = rule.affine(terms, out=self.programs.constant(1)[0])
+            self.subject.point_at(x, aux_K)
+            self.subject.restart(noise_key(block.seed, block.round, client))
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for rows in schedule:
-            total += self._autograd_step(x, self.feed.inputs(rows, rng), self.feed.targets(rows), eta, step, aux_K)
+            total += self._autograd_step(x, self.feed.batch(rows, rng), eta, step)
         with torch.no_grad():
+            self.subject.finish(aux_K)
             torch.sub(x, terms.anchor, out=delta)
         return float(total) / len(schedule)
 
-    def _autograd_step(
-        self, x: Tensor, inputs: Tensor, targets: Tensor, eta: float, step: rule.Affine, aux_K: Tensor | None = None
-    ) -> Tensor:
-        self._point_at(x, aux_K)
-        self.module.train()
-        self._gradient.zero_()
-        with (
-            torch.enable_grad(),
-            torch.autocast(self.device.type, self.compute or torch.bfloat16, enabled=self.compute is not None),
-        ):
-            loss = self.problem.loss(self.module(inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
+    def _autograd_step(self, x: Tensor, batch: Batch, eta: float, step: rule.Affine) -> Tensor:
+        """One step from x, at which the module points."""
+        subject = self.subject
+        with torch.autocast(self.device.type, self.compute or torch.bfloat16, enabled=self.compute is not None):
+            loss = subject.backward(batch)
         with torch.no_grad():
-            rule.advance_(x, self._gradient, eta, step)
-        return loss.detach()
+            rule.advance_parts_(x, subject.parameters, [p.grad for p in subject.parameters], eta, step)
+        return loss
 
     # -- looking on -------------------------------------------------------------------------------------------------------
 
     def losses(self, x_P: Tensor, clients: Ints) -> Floats:
-        values = np.zeros(len(clients))
-        for k, client in enumerate(clients):
-            rows = torch.from_numpy(self.data.part(int(client)))
-            dataset = self.data.dataset
-            values[k] = self._measure(x_P, None, dataset.inputs[rows], dataset.targets[rows]).loss / len(rows)
-        return values
+        return np.array([self.measuring.loss(x_P, self.data.part(int(client))) for client in clients])
 
     def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
-        dataset = self.data.dataset
-        assert dataset.test_inputs is not None
-        assert dataset.test_targets is not None
-        span = slice(part * TEST_PART, (part + 1) * TEST_PART)
-        return self._measure(x_P, aux_K, dataset.test_inputs[span], dataset.test_targets[span])
-
-    @torch.no_grad()
-    def _measure(self, x_P: Tensor, aux_K: Tensor | None, inputs: Tensor, targets: Tensor) -> Evaluation:
-        self._point_at(x_P, aux_K)
-        self.module.eval()
-        targets = targets.to(self.device)
-        pieces = inputs.split(self._viewed_at_once)  # type: ignore[no-untyped-call]
-        outputs = torch.cat([self.module(self.feed.prepared(piece, dtype=self.spec.dtype)) for piece in pieces])
-        self.module.train()
-        loss = float(self.problem.loss(outputs, targets)) * len(targets)
-        labels = outputs.ndim == 2 and not targets.is_floating_point()
-        correct = float((outputs.argmax(1) == targets).sum()) if labels else float("nan")
-        return Evaluation(correct, loss, len(targets))
-
-    def _point_at(self, x_P: Tensor, aux_K: Tensor | None) -> None:
-        """Let the module's parameters, gradients and buffers be views of the flat vectors: no copies in either direction."""
-        views, gradients = self.spec.views(x_P), self.spec.views(self._gradient)
-        for name, parameter in self.module.named_parameters():
-            parameter.data = views[name]
-            parameter.grad = gradients[name]
-        if aux_K is not None:
-            buffers = self.aux_spec.views(aux_K)
-            for name, buffer in self.module.named_buffers():
-                if name in buffers:
-                    buffer.data = buffers[name]
+        return self.measuring.test(x_P, aux_K, part)
 
 
-def _same_shapes(schedules: list[list[Ints]]) -> bool:
-    """Whether the clients' batches have the same sizes, step by step, as far as each goes."""
-    longest = [len(batch) for batch in max(schedules, key=len)]
-    return all(len(batch) == longest[t] for schedule in schedules for t, batch in enumerate(schedule))
+class _leaving:  # noqa: N801 - reads as a statement
+    """Whatever goes wrong on a fast path means that the next slower one is taken."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, SlowerPathError):
+            lines = str(error).strip().splitlines() or [""]
+            reason = lines[0] if isinstance(error, CannotReplayError) else f"{type(error).__name__}: {lines[0]}"
+            raise SlowerPathError("traced" if self.path == "block" else "eager", reason) from error

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     SYNTHETIC = 12
     SEEDING = 13
     PROBE = 14
+    CHECK = 15
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int = SERVER) -> np.random.Generator:

@@ -115,6 +115,7 @@ def simulate(
             y=ClientRows(federation.stores["y"]) if "y" in federation.stores else {},
             trajectory=None if keep is None else torch.stack(kept) if kept else state.x0.new_empty(0, len(state.x0)),
             omega=federation.omega,
+            path=state.path,
         )
     finally:
         federation.close()

@@ -107,7 +107,7 @@ def measure(
         workload=name,
         title=workload.title,
         workers=workers,
-        path=last.solver.path,  # type: ignore[attr-defined]
+        path=last.solver.path.name,
         block=last.solver.width,
         client_steps=workload.client_steps,
         seconds={c.name: median(c.seconds) for c in contenders},

@@ -24,6 +24,7 @@ import torch
 
 from fedvra.engines.worker import Task, Worker
 from fedvra.errors import FedvraError, UsageError, require
+from fedvra.randomness import kept_generators
 from fedvra.segments import CPU
 
 PR_SET_PDEATHSIG = 1
@@ -71,9 +72,7 @@ class InProcess:
         self.worker = make_worker()
 
     def map(self, tasks: Sequence[Task]) -> list[Any]:
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # dropout and the like are seeded per client: leave the user's stream alone
+        with kept_generators():  # dropout and the like are seeded per client: leave the user's streams alone
             return [self.worker.do(task) for task in tasks]
 
     def processes(self) -> list[BaseProcess]:

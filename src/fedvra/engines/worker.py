@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedvra import rule
 from fedvra.cohort import Floats, Ints
-from fedvra.problems.base import Block, Evaluation, Private, Solver
+from fedvra.problems.base import Block, Evaluation, Private, Solver, StepPath
 from fedvra.replay import FirstStep
 from fedvra.segments import AddressBook, RowReader, shared_tensor
 
@@ -119,6 +119,8 @@ class Worker:
         sums[: 1 if task.dual_ratio is not None else 2].zero_()
         if self.board.aux_sums is not None:
             self.board.aux_sums[task.part].zero_()
+        if task.block.path != self.solver.path.name:
+            self.solver.slower(StepPath(task.block.path))
         width = self.solver.first_width if task.block.steps.max() == 1 else self.solver.width
         for start in range(0, len(task.block.clients), width):
             span = slice(start, start + width)
@@ -127,7 +129,7 @@ class Worker:
 
     def _clients(self, task: LocalTask, span: slice, sums: Tensor) -> Floats:
         """Steps 9-15 for the clients of one span, and their share of the sums of steps 19-20."""
-        block = _cut(task.block, span)
+        block = task.block.cut(span)
         x0, lam = self.board.x0, self.board.lam
         duals, anchors = self._slots("duals", task.duals, span), self._slots("anchors", task.anchors, span)
         if anchors is None and task.y is None and self.board.aux is None and np.all(block.eta == block.eta[0]):
@@ -227,7 +229,3 @@ class Worker:
     def _write_row(self, places: Places, k: int, row: Tensor) -> None:
         reader, _, write = places
         reader.save(int(write[k]), row)
-
-
-def _cut(block: Block, span: slice) -> Block:
-    return Block(block.round, block.seed, block.clients[span], block.steps[span], block.eta[span])

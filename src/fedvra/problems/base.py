@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvra.cohort import Floats, Ints
@@ -27,11 +28,42 @@ class Block:
     clients: Ints
     steps: Ints
     eta: Floats
+    path: str = ""
+    """The path that whoever runs the round has settled on for all workers; empty: the solver's own choice."""
+    check: NDArray[np.bool_] | None = None
+    """Whose first step is to be compared with autograd."""
+
+    def cut(self, span: slice) -> Block:
+        """Some clients of the block."""
+        check = None if self.check is None else self.check[span]
+        return replace(self, clients=self.clients[span], steps=self.steps[span], eta=self.eta[span], check=check)
 
     def row(self, k: int) -> Block:
         """One client of the block, as a block of one."""
-        span = slice(k, k + 1)
-        return Block(self.round, self.seed, self.clients[span], self.steps[span], self.eta[span])
+        return self.cut(slice(k, k + 1))
+
+
+@dataclass(frozen=True)
+class StepPath:
+    """Which way local steps are taken, and why not a faster one."""
+
+    name: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})" if self.reason else self.name
+
+
+DIRECT = StepPath("direct")
+"""The only way there is: problems that write their own steps."""
+
+
+class SlowerPathError(Exception):
+    """A fast path failed, or was found wrong: the work is to be done again on a slower one."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.path = StepPath(name, reason)
 
 
 @dataclass(frozen=True)
@@ -49,6 +81,8 @@ class SolverSettings:
     precision: str = "float32"
     """"float32" (whatever the model has) or "bfloat16" for the arithmetic inside a step."""
     device: str = "cpu"
+    seed: int | None = None
+    """The run's, under which a model is made; None: the last one used."""
 
 
 class Evaluation(NamedTuple):
@@ -56,7 +90,8 @@ class Evaluation(NamedTuple):
 
     correct: float
     loss: float
-    samples: int
+    samples: float
+    """What the loss is a mean over: samples, or the entries of their targets that are not ignored."""
 
 
 class Private(NamedTuple):
@@ -90,6 +125,15 @@ class Solver(ABC):
     """Likewise for ``first_step``."""
     test_parts: int = 0
     """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
+    path: StepPath = DIRECT
+    """Which way steps are taken; see ``StepPath``."""
+
+    def slower(self, path: StepPath) -> None:
+        """Take this path from now on: a faster one has failed, here or in another process."""
+        self.path = path
+
+    def close(self) -> None:  # noqa: B027 - most have borrowed nothing
+        """Give back what was borrowed: the user's module is as it was."""
 
     @abstractmethod
     def solve(self, terms: Sequence[Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
@@ -169,8 +213,12 @@ class Problem(ABC):
         """The flat start x0 [P]; its dtype is that of the whole run."""
 
     def initial_aux(self, seed: int) -> Tensor | None:
-        """The flat float buffers [K] at the start, or None where there are none."""
+        """The statistics [K] that training changes besides x, at the start; None where there are none."""
         return None
+
+    def frozen(self, seed: int) -> dict[str, Tensor]:
+        """What belongs to the model and is never trained, by name: made once, never sent, named in checkpoints by its hash."""
+        return {}
 
     @property
     def aux_is_local(self) -> bool:

@@ -13,8 +13,7 @@ from torch.nn.functional import one_hot
 
 from fedvra.cohort import Floats, Ints
 from fedvra.data.dataset import FederatedData
-from fedvra.flat import FlatSpec
-from fedvra.problems.base import Block, Evaluation, Private, Solver, SolverSettings, Stationarity
+from fedvra.problems.base import Block, Evaluation, Private, Solver, SolverSettings, Stationarity, StepPath
 from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_of
 from fedvra.problems.semisupervised import SemiSupervised
 from fedvra.projections import Simplex
@@ -37,20 +36,25 @@ class PseudoLabelSolver(Solver):
     def __init__(self, problem: SemiSupervised, data: FederatedData, settings: SolverSettings) -> None:
         self.problem, self.data = problem, data
         self.device = torch.device(settings.device)
-        self.module = problem.supervised().module().to(self.device)
-        self.module.eval()
-        self.spec = FlatSpec.of_parameters(self.module)
-        self.aux_spec = FlatSpec.of_float_buffers(self.module)
         self.has_label = problem.has_label(data)
         assert data.dataset.classes is not None
         self.classes = data.dataset.classes
         self.width_y = problem.y_width(data)
-        self._none = torch.zeros(0, dtype=self.spec.dtype, device=self.device)
+        dtype = problem.supervised().look(data, settings).subject.spec.dtype
         # One row per sample, rewritten for a client as it starts to work: weight times label or pseudo-label.
-        self.targets = torch.full((len(data.dataset), self.classes), 1 / self.classes, dtype=self.spec.dtype)
+        self.targets = torch.full((len(data.dataset), self.classes), 1 / self.classes, dtype=dtype)
         soft = FederatedData(replace(data.dataset, targets=self.targets), data.offsets, data.indices)
         self.inner = SupervisedSolver(problem.supervised(), soft, settings)
-        self.width, self.test_parts = self.inner.width, self.inner.test_parts
+        self.spec = self.inner.spec
+        self._none = torch.zeros(0, dtype=dtype, device=self.device)
+        self.slower(self.inner.path)
+
+    def slower(self, path: StepPath) -> None:
+        self.inner.slower(path)
+        self.path, self.width, self.test_parts = self.inner.path, self.inner.width, self.inner.test_parts
+
+    def close(self) -> None:
+        self.inner.close()
 
     def solve(self, terms: Sequence[Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
         for k, (client, one) in enumerate(zip(map(int, block.clients), terms, strict=True)):
@@ -140,8 +144,9 @@ class PseudoLabelSolver(Solver):
 
     def _log_probabilities(self, x_P: Tensor, aux_K: Tensor | None, rows: Tensor) -> Tensor:
         inputs = self.data.dataset.transform(self.data.dataset.inputs[rows], None, self.spec.dtype).to(self.device)
-        state = self.spec.views(x_P) if aux_K is None else {**self.spec.views(x_P), **self.aux_spec.views(aux_K)}
-        outputs: Tensor = functional_call(self.module, state, (inputs,))
+        subject = self.inner.subject
+        with subject.evaluating(subject.gather().to(self.device), aux_K) as module:
+            outputs: Tensor = functional_call(module, self.spec.views(x_P), (inputs,))
         return outputs.log_softmax(1)
 
     # -- what a client holds ------------------------------------------------------------------------------------------------

@@ -86,7 +86,10 @@ class SemiSupervised(Problem):
 
     def supervised(self) -> Supervised:
         """The same model under full supervision: for the references, on ``labelled_part(data)`` and on all of ``data``."""
-        return Supervised(self.model, cross_entropy, self.weight_decay, self.buffers)
+        known: Supervised = self.__dict__.setdefault(  # one object, for it remembers what it found out about the model
+            "_supervised", Supervised(self.model, cross_entropy, self.weight_decay, self.buffers)
+        )
+        return known
 
     def has_label(self, data: FederatedData) -> Mask:
         """Which samples of the data set keep their label, [n]."""
@@ -143,6 +146,9 @@ class SemiSupervised(Problem):
     def initial_aux(self, seed: int) -> Tensor | None:
         return self.supervised().initial_aux(seed)
 
+    def frozen(self, seed: int) -> dict[str, Tensor]:
+        return self.supervised().frozen(seed)
+
     @property
     def aux_is_local(self) -> bool:
         return self.supervised().aux_is_local
@@ -157,8 +163,7 @@ class SemiSupervised(Problem):
                 "labelled= says.",
             )
         self.supervised().check(data, settings)
-        module = self.supervised().module().eval()
-        outputs = module(data.dataset.transform(data.dataset.inputs[:1], None, next(module.parameters()).dtype))
+        outputs = self.supervised().look(data, settings).look.outputs
         require(
             outputs.ndim == 2 and outputs.shape[1] == data.dataset.classes,
             f"SemiSupervised needs one output per class, {data.dataset.classes} of them; "

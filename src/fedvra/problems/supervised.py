@@ -5,40 +5,66 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedvra.cohort import Ints
 from fedvra.data.dataset import FederatedData
 from fedvra.errors import UsageError, require
-from fedvra.flat import FlatSpec
+from fedvra.feed import Feed
+from fedvra.looking import Look, check_parameters, fits, look
+from fedvra.measuring import Counted
 from fedvra.problems.base import Problem, Solver, SolverSettings
 from fedvra.problems.oracle import Oracle
+from fedvra.randomness import kept_generators, seed_all
 from fedvra.streams import Purpose, stream
+from fedvra.subject import Findings, Subject
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 BufferPolicy = Literal["refuse", "average", "local"]
+
+
+class Seen(NamedTuple):
+    """A model that was looked at on data."""
+
+    subject: Subject
+    look: Look
+    key: tuple[Any, ...]
+    """For what it holds."""
+
+    @property
+    def target_cast(self) -> Callable[[Tensor], Tensor] | None:
+        dtype = self.look.target_dtype
+        return None if dtype is None else lambda t: t.to(dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Supervised(Problem):
     r"""f_i(x) = mean over the client's samples of loss(model_x(input), target) + (weight_decay/2)*||x||^2.
 
+    x holds the parameters with ``requires_grad``: what is frozen stays as it is, is never sent, and has no dual.
+
     Args:
         model: an ``nn.Module``, taken with the weights it has; or a function that makes one, called under the run's seed.
+            It is trained itself, with its hooks and whatever refers to it, and is afterwards as it was.
         loss: ``loss(outputs, targets)``, the mean over a batch, such as ``torch.nn.functional.cross_entropy``.
         weight_decay: added to every gradient as weight_decay*x.
-        buffers: what becomes of float buffers (BatchNorm's running statistics), which no algorithm of the field covers:
-            ``"refuse"`` such a model, ``"average"`` them over the cohort like FedAvg does with weights, or keep them
-            ``"local"`` to each client (the server's copy, a mean over the cohort, then serves evaluation only).
+        buffers: what becomes of statistics that training changes (BatchNorm's running means), which no algorithm of the field
+            covers: ``"refuse"`` such a model, ``"average"`` them over the cohort like FedAvg does with weights, or keep them
+            ``"local"`` to each client (the server's copy, a mean over the cohort, then serves evaluation only). Buffers that
+            training does not change (masks, frequencies) are constants, and nothing is asked.
+        counted: from the targets of a batch to the number of entries that its loss is a mean over, so that pieces of test data
+            are weighted rightly. None: samples, or entries of integer targets other than the loss's ``ignore_index``.
     """
 
     model: nn.Module | Callable[[], nn.Module]
     loss: Loss = nn.functional.cross_entropy
     weight_decay: float = 0.0
     buffers: BufferPolicy = "refuse"
+    counted: Counted | None = None
 
     def __post_init__(self) -> None:
         require(self.weight_decay >= 0, f"weight_decay must be >= 0, got {self.weight_decay}.")
@@ -46,27 +72,65 @@ class Supervised(Problem):
             self.buffers in ("refuse", "average", "local"),
             f"buffers must be 'refuse', 'average' or 'local', got {self.buffers!r}.",
         )
+        require(callable(self.model), f"model must be an nn.Module or a function that makes one, got {self.model!r}.")
+        require(callable(self.loss), f"loss must be a function of outputs and targets, got {self.loss!r}.")
         object.__setattr__(self, "decay", self.weight_decay)
+        object.__setattr__(self, "_made", {})  # the last module that was made, by its seed
+        object.__setattr__(self, "_seen", [])  # the last look at a model
 
-    def module(self, seed: int = 0) -> nn.Module:
-        """A fresh copy of the model, initialised under ``seed`` where ``model`` is a function."""
+    def module(self, seed: int | None = None) -> nn.Module:
+        """The model itself; where ``model`` is a function, made once under ``seed`` (None: the last one used)."""
         if isinstance(self.model, nn.Module):
-            return copy.deepcopy(self.model)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(stream(seed, Purpose.INIT).integers(2**62)))
-            return self.model()
+            return self.model
+        made: dict[int, nn.Module] = self._made  # type: ignore[attr-defined]
+        if seed is None:
+            seed = next(iter(made), 0)
+        if seed not in made:
+            made.clear()
+            with kept_generators():
+                seed_all(int(stream(seed, Purpose.INIT).integers(2**62)))
+                made[seed] = self.model()
+            require(
+                isinstance(made[seed], nn.Module),
+                f"the function that makes the model must return an nn.Module, got {type(made[seed]).__name__}.",
+            )
+        return made[seed]
+
+    def look(self, data: FederatedData, settings: SolverSettings, again: bool = False) -> Seen:
+        """What training changes about the model, found by taking two steps on a batch of the data.
+
+        ``again`` looks anew, unless the model is in use: the user may have changed it since.
+        """
+        module = self.module(settings.seed)
+        key = (id(module), id(data), tuple((n, p.requires_grad) for n, p in module.named_parameters()))
+        seen: list[Seen] = self._seen  # type: ignore[attr-defined]
+        if not seen or seen[0].key != key or (again and not seen[0].subject.lent):
+            feed = Feed(data, settings.batch_size, _float_dtype(module))
+            largest = data.part(int(np.argmax(data.sizes)))
+            found = look(module, self.loss, feed.batch(largest[: settings.batch_size]), settings.seed or 0)
+            seen[:] = [Seen(Subject(module, self.loss, found.findings), found, key)]
+        return seen[0]
 
     def samples(self, data: FederatedData) -> Ints:
         return data.sizes
 
     def initial(self, seed: int) -> Tensor:
-        module = self.module(seed)
-        return FlatSpec.of_parameters(module).gather(module)
+        return self._subject(seed).gather()
 
     def initial_aux(self, seed: int) -> Tensor | None:
+        return self._subject(seed).gather_aux()
+
+    def frozen(self, seed: int) -> dict[str, Tensor]:
+        return self._subject(seed).frozen()
+
+    def _subject(self, seed: int | None = None) -> Subject:
+        """The model as it was looked at; as its layers look, where nobody had data."""
+        seen: list[Seen] = self._seen  # type: ignore[attr-defined]
         module = self.module(seed)
-        spec = FlatSpec.of_float_buffers(module)
-        return spec.gather(module) if spec.size else None
+        if seen and seen[0].subject.module is module:
+            return seen[0].subject
+        check_parameters(module)
+        return Subject(module, self.loss, usual_findings(module))
 
     @property
     def aux_is_local(self) -> bool:
@@ -77,15 +141,11 @@ class Supervised(Problem):
             isinstance(data, FederatedData),
             "Supervised needs data=fv.split(dataset, partition, clients=...), got " + type(data).__name__ + ".",
         )
-        module = self.module()
-        require(any(True for _ in module.parameters()), "the model has no parameters to train.")
-        dtypes = {p.dtype for p in module.parameters()}
-        require(
-            len(dtypes) == 1, f"the model mixes dtypes ({', '.join(map(str, dtypes))}); use one, e.g. model.float()."
-        )
+        subject, found, _ = self.look(data, settings, again=True)
         if self.buffers == "refuse":
-            _refuse_buffers(module)
-        _check_fit(module, self.loss, data)
+            _refuse_statistics(subject)
+        _check_classes(found.outputs, data)
+        _check_batch_of_one(self, subject, data, settings)
 
     def solver(self, data: FederatedData, settings: SolverSettings) -> Solver:
         from fedvra.solver import SupervisedSolver
@@ -98,46 +158,90 @@ class Supervised(Problem):
         return SupervisedOracle(self, data)
 
     def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> nn.Module:
-        module = self.module()
-        FlatSpec.of_parameters(module).scatter(x_P, module)
+        subject = self._subject()
+        module = copied(subject.module)
+        subject.spec.scatter(x_P, module)
         if aux_K is not None:
-            FlatSpec.of_float_buffers(module).scatter(aux_K, module)
+            subject.aux_spec.scatter(aux_K, module)
         return module
 
 
-def _refuse_buffers(module: nn.Module) -> None:
-    for name, layer in module.named_modules():
-        own = [
-            b for b, tensor in layer.named_buffers(recurse=False) if tensor is not None and tensor.is_floating_point()
-        ]
-        if own:
-            raise UsageError(
-                f"layer {name or type(module).__name__!r} ({type(layer).__name__}) keeps float buffers ({', '.join(own)}), "
-                "which averaging of weights does not cover: say buffers='average' or buffers='local' in Supervised(...), "
-                "or use a layer without running statistics such as GroupNorm."
-            )
+def copied(module: nn.Module) -> nn.Module:
+    """A copy with tensors of its own; results that a module keeps in attributes are copied as plain tensors."""
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        for key, value in vars(part).items():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+            elif not key.startswith("_") and hasattr(value, "__dict__") and not _copies(value):
+                memo[id(value)] = value  # a lock, an open file: shared
+    return copy.deepcopy(module, memo)
 
 
-def _check_fit(module: nn.Module, loss: Loss, data: FederatedData) -> None:
-    dataset = data.dataset
-    dtype = next(module.parameters()).dtype
-    inputs = dataset.transform(dataset.inputs[:2], None, dtype)
-    targets = dataset.targets[:2]
-    module.eval()
+def _copies(value: Any) -> bool:
     try:
-        with torch.no_grad():
-            outputs = module(inputs)
-            value = loss(outputs, targets)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        copy.deepcopy(value)
+    except Exception:
+        return False
+    return True
+
+
+def usual_findings(module: nn.Module) -> Findings:
+    """What training changes as far as the kinds of layers tell, for a server that has no data to look with."""
+    statistics: list[str] = []
+    counters: list[str] = []
+    for prefix, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase):
+            for name, buffer in layer.named_buffers(recurse=False):
+                (statistics if buffer.is_floating_point() else counters).append(f"{prefix}.{name}".lstrip("."))
+    return Findings(tuple(statistics), tuple(counters))
+
+
+def _float_dtype(module: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in module.parameters() if p.requires_grad), torch.get_default_dtype())
+
+
+def _refuse_statistics(subject: Subject) -> None:
+    if subject.statistics:
+        layer, _, _ = subject.statistics[0].name.rpartition(".")
+        own = [held.key for held in subject.statistics if held.name.rpartition(".")[0] == layer]
+        kind = type(subject.module.get_submodule(layer)).__name__
         raise UsageError(
-            f"the model does not fit the data: inputs of shape {list(inputs.shape[1:])} ({inputs.dtype}) and targets of "
-            f"{targets.dtype} gave: {str(error).splitlines()[0]}"
-        ) from error
-    require(
-        value.ndim == 0, "the loss must return one number, the mean over the batch; got shape " + str(list(value.shape))
-    )
-    if dataset.classes and outputs.ndim == 2 and not targets.is_floating_point():
+            f"layer {layer or kind!r} ({kind}) keeps statistics that training changes ({', '.join(own)}), which averaging of "
+            "weights does not cover: say buffers='average' or buffers='local' in Supervised(...), or use a layer without "
+            "running statistics such as GroupNorm."
+        )
+
+
+def _check_classes(outputs: Any, data: FederatedData) -> None:
+    dataset = data.dataset
+    scores = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
+    if dataset.classes and scores and dataset.labels is not None:
         require(
             outputs.shape[1] >= dataset.classes,
             f"the model gives {outputs.shape[1]} outputs, but the data has {dataset.classes} classes.",
+        )
+
+
+def _check_batch_of_one(problem: Supervised, subject: Subject, data: FederatedData, settings: SolverSettings) -> None:
+    """BatchNorm cannot train on a single sample: better said now than when a client first has one left over."""
+    size = settings.batch_size
+    if size is not None and size < 1:
+        return  # refused elsewhere
+    alone = data.sizes == 1 if size is None or settings.drop_last else (data.sizes == 1) | (data.sizes % size == 1)
+    if size == 1:
+        alone = data.sizes >= 1
+    if not subject.statistics or not alone.any():
+        return
+    client = int(np.flatnonzero(alone)[0])
+    if not fits(subject, Feed(data, size, subject.spec.dtype).batch(data.part(client)[:1])):
+        samples = int(data.sizes[client])
+        raise UsageError(
+            f"client {client} has {samples} samples, so with batch_size={size} one of its batches holds a single sample, "
+            "on which this model cannot train (BatchNorm needs two): "
+            + (
+                "use another batch size, or drop_last=True."
+                if samples > 1 and size != 1
+                else "use larger batches or clients."
+            )
         )

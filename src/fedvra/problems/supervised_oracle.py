@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedvra.cohort import Floats, Ints
 from fedvra.data.dataset import FederatedData
-from fedvra.flat import FlatSpec
-from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_of
+from fedvra.feed import Feed
+from fedvra.problems.base import SolverSettings
+from fedvra.problems.oracle import Hessian, Oracle, Point
 from fedvra.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class SupervisedOracle(Oracle):
 
     def __init__(self, problem: Supervised, data: FederatedData) -> None:
         self.problem, self.data = problem, data
-        self.module = problem.module().eval()
-        self.spec, self.aux_spec = FlatSpec.of_parameters(self.module), FlatSpec.of_float_buffers(self.module)
+        self.subject, _, _ = seen = problem.look(data, SolverSettings(batch_size=CHUNK))
+        self.feed = Feed(data, None, self.subject.spec.dtype, target_cast=seen.target_cast)
 
     def look(self, client: int, point: Point) -> tuple[float, Tensor]:
         return self._mean(point, self.data.part(client))
@@ -44,8 +44,31 @@ class SupervisedOracle(Oracle):
         whole = samples is None or len(rows) <= samples
         if not whole:
             rows = np.sort(stream(0, Purpose.PROBE, 0, client).choice(rows, samples, replace=False))
-        found = hessian_of(lambda x: self._loss(x, point.aux, rows), point.x)
-        return Hessian(found.width, lambda v: found.times(v) + self.problem.decay * v, whole)
+        subject = self.subject
+        with subject.evaluating(point.x, point.aux), torch.enable_grad():
+            slopes = torch.autograd.grad(
+                self._loss(rows), subject.parameters, create_graph=True, materialize_grads=True, allow_unused=True
+            )
+
+        def times(v: Tensor) -> Tensor:
+            """The graph refers to the parameters themselves, so they must be at x again."""
+            used = [
+                (g, part) for g, part in zip(slopes, subject.spec.views(v).values(), strict=True) if g.requires_grad
+            ]
+            if not used:  # an affine function
+                return self.problem.decay * v
+            with subject.evaluating(point.x, point.aux):
+                products = torch.autograd.grad(
+                    [g for g, _ in used],
+                    subject.parameters,
+                    [part for _, part in used],
+                    retain_graph=True,
+                    materialize_grads=True,
+                    allow_unused=True,
+                )
+            return torch.cat([p.reshape(-1) for p in products]) + self.problem.decay * v
+
+        return Hessian(subject.spec.size, times, whole)
 
     def lower_bound(self, omega: Floats) -> float | None:
         return 0.0 if self.problem.loss in NEVER_NEGATIVE else None
@@ -63,17 +86,14 @@ class SupervisedOracle(Oracle):
         value = self.problem.decay / 2 * float(point.x.double().square().sum())
         gradient = self.problem.decay * point.x
         for piece in (rows[k : k + CHUNK] for k in range(0, len(rows), CHUNK)):
-            with torch.enable_grad():
-                x = point.x.detach().clone().requires_grad_()
-                loss = self._loss(x, point.aux, piece)
-                (slope,) = torch.autograd.grad(loss, x)
+            with self.subject.evaluating(point.x, point.aux), torch.enable_grad():
+                loss = self._loss(piece)
+                loss.backward()  # type: ignore[no-untyped-call]
+                found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.subject.parameters]
             value += float(loss.detach()) * len(piece) / len(rows)
+            slope = torch.cat([(g.to_dense() if g.layout != torch.strided else g).reshape(-1) for g in found])
             gradient = gradient.add(slope, alpha=len(piece) / len(rows))
         return value, gradient
 
-    def _loss(self, x_P: Tensor, aux_K: Tensor | None, rows: Ints) -> Tensor:
-        dataset, index = self.data.dataset, torch.from_numpy(rows)
-        inputs = dataset.transform(dataset.inputs[index], None, self.spec.dtype).to(x_P.device)
-        self.module.to(x_P.device)
-        state = self.spec.views(x_P) if aux_K is None else {**self.spec.views(x_P), **self.aux_spec.views(aux_K)}
-        return self.problem.loss(functional_call(self.module, state, (inputs,)), dataset.targets[index].to(x_P.device))
+    def _loss(self, rows: Ints) -> Tensor:
+        return self.subject.value(self.feed.batch(rows))

@@ -35,10 +35,14 @@ class Recording(NamedTuple):
     """The memory the parameters were read from."""
     gradients: Sequence[Tensor | None]
     """What was found for each parameter."""
-    batch: tuple[Tensor, Tensor]
+    batch: list[Tensor]
     """The memory that inputs and targets are put into."""
     loss: Tensor
     """What it came to."""
+    aux: Sequence[Tensor] = ()
+    """The memory of the statistics, which the step updates."""
+    counters: Sequence[Tensor] = ()
+    """Whole numbers that the step counts up and nobody reads."""
 
 
 def compile_step(
@@ -52,7 +56,12 @@ def compile_step(
     """
     code, loss, products, others = _body(recording, parameters, refresh)
     code.update(out, products, others)
-    return Compiled(code.function(), code.source(), tensors_in(list(code.bound.values())), loss)
+    run = code.function()
+    if any(
+        c.name == "mkldnn_rnn_layer" for c in recording.calls
+    ):  # keeps what its backward pass needs only in this mode
+        run = torch.enable_grad()(run)
+    return Compiled(run, code.source(), tensors_in(list(code.bound.values())), loss)
 
 
 def compile_gradients(recording: Recording, parameters: list[Tensor]) -> Compiled:
@@ -67,19 +76,19 @@ def _body(
     recording: Recording, parameters: list[Tensor], refresh: Sequence[tuple[Tensor, Tensor]] = ()
 ) -> tuple[Code, Tensor, list[Product], list[Plain]]:
     """Code that computes all that the gradients need, where the loss comes out, and the gradients as products and others."""
-    calls, x, gradients, batch, loss = recording
-    given = {memory(x), *map(memory, batch)}
+    calls, x, gradients, batch, loss, statistics, counters = recording
+    given, aux = {memory(x), *map(memory, batch)}, set(map(memory, statistics))
     work = [c for c in calls if not c.is_view]
-    for c in work:
-        if c.in_place and c.writes & given:
-            raise CannotReplayError(f"{c.func} writes to the parameters or to the batch")
     products, others, absorbed = _updates(work, parameters, gradients, memory(x))
     wanted = {memory(t) for _, a, b in products for t in (a, b)} | {memory(g) for _, g in others if g is not None}
-    wanted.add(memory(loss))
+    wanted |= {memory(loss), *aux}
     code = Code([c for c in calls if c.is_view])
     for low, master in refresh:
         code.line(f"{code.name(low)}.copy_({code.name(master)})")
-    code.replay(_varying(_live(work, absorbed, set(wanted)), given), wanted)
+    live = _live(work, absorbed, set(wanted))
+    if any(c.reads & set(map(memory, counters)) for c in live):
+        raise CannotReplayError("the step depends on how many steps there were before")
+    code.replay(_varying(live, given | aux), wanted)
     if memory(loss) in code.moving:  # its kernel insists on new memory each time: keep a copy where it can be found
         kept = torch.empty_like(loss, requires_grad=False)
         code.line(f"{code.name(kept)}.copy_({code.name(loss)})")
@@ -121,10 +130,10 @@ def _updates(
 
 
 def _live(work: list[Call], absorbed: set[int], wanted: set[int]) -> list[Call]:
-    """The calls that write something read later."""
+    """The calls that write something read later, and all that draw random numbers, so that every step draws as many."""
     live = []
     for c in reversed(work):
-        if id(c) not in absorbed and c.writes & wanted:
+        if id(c) not in absorbed and (c.writes & wanted or c.draws):
             live.append(c)
             wanted |= c.reads
     return live[::-1]
@@ -135,7 +144,7 @@ def _varying(live: list[Call], given: set[int]) -> list[Call]:
     changed_later = {m for c in live if c.in_place for m in c.writes}
     varying, kept = set(given), []
     for c in live:
-        fixed = c.name in _FROM_SHAPE or not c.reads & varying
+        fixed = c.name in _FROM_SHAPE or not (c.reads & varying or c.draws)
         if not fixed or c.writes & changed_later:
             varying |= c.writes
             kept.append(c)

@@ -7,29 +7,30 @@ a client's own gradient goes straight into its dual.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fedvra.replay.check import LOOSE, Reference
 from fedvra.replay.compile import compile_gradients
-from fedvra.replay.program import Loss, record_block
-from fedvra.replay.record import CannotReplayError
+from fedvra.replay.program import KEY, of_client, record_block
+from fedvra.replay.record import CannotReplayError, tensors_in
+from fedvra.subject import Batch, Subject
 
 
 class FirstStep:
-    """Gradients of M clients at one point x [P], for batches [M, B, ...]; fill ``inputs`` and ``targets``, then ``run``."""
+    """Gradients of M clients at one point x [P], for batches [M, B, ...]; fill ``places``, then ``run``."""
 
     def __init__(
         self,
-        inputs: Tensor,
-        targets: Tensor,
+        batch: Batch,
         loss: Tensor,
         shapes: list[torch.Size],
         gradients: Callable[[], list[Any]],
     ) -> None:
-        self.inputs, self.targets, self.loss, self.shapes = inputs, targets, loss, shapes
+        self.batch, self.places, self.loss, self.shapes = batch, tensors_in(batch), loss, shapes
         self._sizes = [shape.numel() for shape in shapes]
         self._gradients = gradients
         self._found: list[Any] = []
@@ -63,24 +64,35 @@ class FirstStep:
                 part.add_(rows[k][0].flatten(), alpha=scale)
 
 
-def trace_first(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, x: Tensor) -> FirstStep:
-    """Bound to the memory of x [P]; tried against autograd on another batch before it is used."""
-    inputs, targets = inputs.clone(), targets.clone()
-    recording, leaves, per_client = record_block(module, loss, inputs, targets, x)
+def trace_first(subject: Subject, batches: tuple[Batch, Batch], points: tuple[Tensor, Tensor], x: Tensor) -> FirstStep:
+    """Bound to the memory of x [P]; recorded on the first of these batches and points, tried on the second."""
+    recording, leaves, places = record_block(subject, batches, points, x)
     compiled = compile_gradients(recording, leaves)
-    first = FirstStep(inputs, targets, compiled.loss, [leaf.shape for leaf in leaves], compiled.run)
-
-    batch, wanted = inputs.roll(1, 0), targets.roll(2, 0)
-    expected = torch.cat([g.flatten(1) for g in per_client(leaves, batch, wanted)[0]], 1)
-    inputs.copy_(batch)
-    targets.copy_(wanted)
-    first.run()
-    rows, total = torch.zeros_like(expected), torch.zeros_like(x)
-    for k, row in enumerate(rows):
-        first.add_row_(k, row, 1.0)
-    weights = torch.linspace(0.5, 1.0, len(rows), dtype=x.dtype, device=x.device)
-    first.add_sum_(total, weights, 1.0)
-    slack = (1e-8 if x.dtype == torch.float64 else 1e-2) * expected.norm()  # wrong programs are wrong by far more
-    if not ((rows - expected).norm() <= slack and (total - weights @ expected).norm() <= slack):
-        raise CannotReplayError("the replay does not follow autograd on another batch")
+    first = FirstStep(places, compiled.loss, [leaf.shape for leaf in leaves], compiled.run)
+    for place, values in zip(first.places, tensors_in(batches[1]), strict=True):
+        place.copy_(values)
+    check_first(subject, first, x, points[1], sorted({0, len(recording.loss) // 2, len(recording.loss) - 1}))
     return first
+
+
+@torch.no_grad()
+def check_first(subject: Subject, first: FirstStep, x: Tensor, point: Tensor, clients: Iterable[int]) -> None:
+    """Compare the gradients of these clients at a point, on the batches that are there, and a sum of them, with autograd."""
+    reference, batch = Reference(subject), first.batch
+    weights = torch.linspace(0.5, 1.0, len(first.loss), dtype=x.dtype, device=x.device)
+    for k in clients:
+
+        def replay(at: Tensor, k: int = k) -> tuple[Tensor, None]:
+            x.copy_(at)
+            first.run()
+            rows = x.new_zeros(len(weights), len(x))
+            for j, row in enumerate(rows):
+                first.add_row_(j, row, 1.0)
+            total = torch.zeros_like(x)
+            first.add_sum_(total, weights, 1.0)
+            if not (total - weights @ rows).norm() <= LOOSE[x.dtype] * (weights @ rows.abs()).norm():
+                raise CannotReplayError("the sum of the gradients is not that of its parts")
+            return rows[k], None
+
+        reference.check(replay, point, None, of_client(batch, k), KEY)
+    x.copy_(point)

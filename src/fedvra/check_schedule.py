@@ -1,0 +1,42 @@
+"""When a replayed step is compared with autograd: settled by the server, from what every run of the same seed knows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvra.cohort import Cohort, Ints
+from fedvra.streams import Purpose, stream
+
+PER_STEP = 0.0005
+"""How often: a check costs about ten steps, so this adds half a per cent."""
+
+
+class CheckSchedule:
+    """Whoever brings a size of batch not met before is checked, and now and then another.
+
+    It follows from the round and from who took part so far alone: a failure is found by every run alike, whatever the number of
+    workers and however often it was resumed.
+    """
+
+    def __init__(self, seed: int, samples: Ints, batch_size: int | None) -> None:
+        self.seed, self.samples = seed, samples
+        self.size = batch_size or int(samples.max(initial=1))
+        self._met: set[int] | None = None
+
+    def due(self, cohort: Cohort, counts: Ints) -> NDArray[np.bool_]:
+        """Whose first step is to be checked, [M]; ``counts`` says how often each client took part before this round."""
+        if self._met is None:
+            self._met = set(self._sizes(self.samples[counts > 0]))
+        check = np.zeros(len(cohort), dtype=bool)
+        for k, size in enumerate(self._sizes(cohort.samples)):
+            check[k] = size not in self._met
+            self._met.add(size)
+        rng = stream(self.seed, Purpose.CHECK, cohort.round)
+        if rng.random() < PER_STEP * cohort.steps.sum():
+            check[rng.integers(len(cohort))] = True
+        return check
+
+    def _sizes(self, samples: Ints) -> list[int]:
+        """For each client a number that tells which sizes of batches it has."""
+        return [int(n) for n in np.where(samples <= self.size, samples, self.size + samples % self.size)]
