@@ -45,7 +45,7 @@ class Case:
     single: float = 1.0
     """Factor on the tolerance in float32; 0: too sensitive to be compared there."""
     lr: float = 0.1
-    shapes: tuple[str, ...] = ("even", "odd")
+    shapes: tuple[str, ...] = ("even", "odd", "whole")
     float_targets: bool = False
     """Integer targets that the loss wants as floats."""
     lazy: bool = False

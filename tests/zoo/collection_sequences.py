@@ -14,7 +14,7 @@ class Recurrent(nn.Module):
     def __init__(self, kind: type[nn.RNNBase], **options: object) -> None:
         super().__init__()
         self.body = kind(6, 5, **options)
-        self.head = nn.Linear(10 if options.get("bidirectional") else 5, 3)
+        self.head = nn.Linear(10 if options.get("bidirectional") else options.get("proj_size", 5), 3)
         self.batch_first = bool(options.get("batch_first"))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,7 +177,8 @@ CASES = [
     Case("rnn", lambda: Recurrent(nn.RNN, nonlinearity="relu"), sequences),
     Case("lstm-time-first", lambda: Recurrent(nn.LSTM), sequences),
     Case("lstm-deep-dropout", lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.3, **FIRST), sequences),
-    Case("lstm-projected", lambda: Recurrent(nn.LSTM, bidirectional=True, num_layers=2, **FIRST), sequences),
+    Case("lstm-bidirectional", lambda: Recurrent(nn.LSTM, bidirectional=True, num_layers=2, **FIRST), sequences),
+    Case("lstm-projected", lambda: Recurrent(nn.LSTM, proj_size=3, **FIRST), sequences, warns=("LSTM with proj",)),
     Case("gru-bidirectional", lambda: Recurrent(nn.GRU, bidirectional=True, **FIRST), sequences),
     Case("gru-packed", Packed, padded, eager=True),
     Case("lstm-cell", Cell, sequences),

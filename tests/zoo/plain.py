@@ -61,7 +61,7 @@ def run(
     float_targets: bool = False,
 ) -> Outcome:
     """Run all rounds. ``initial`` replaces the weights that ``build`` gives; ``parts`` are the clients' row numbers."""
-    inputs, targets = cast(data[0], setting.dtype), cast(data[1], setting.dtype)
+    inputs, targets = cast(data[0], setting.dtype), cast(data[1], setting.dtype, labels=True)
     if float_targets:
         targets = targets.to(setting.dtype)
     first = build()[0]
@@ -151,12 +151,14 @@ def call(module: nn.Module, inputs: Tree) -> object:
     return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
 
 
-def cast(tree: Tree, dtype: torch.dtype) -> Tree:
-    """Floats in the model's dtype, bytes as images in [0, 1], whole numbers as they are."""
+def cast(tree: Tree, dtype: torch.dtype, labels: bool = False) -> Tree:
+    """Floats in the model's dtype, bytes as images in [0, 1], whole numbers as they are, or int64 where they are labels."""
     if isinstance(tree, dict):
-        return {key: cast(value, dtype) for key, value in tree.items()}
+        return {key: cast(value, dtype, labels) for key, value in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(cast(value, dtype) for value in tree)
+        return tuple(cast(value, dtype, labels) for value in tree)
+    if labels and not tree.is_floating_point():
+        return tree.long()
     if tree.dtype == torch.uint8:
         return tree.to(dtype) / 255
     return tree.to(dtype) if tree.is_floating_point() else tree

@@ -41,6 +41,7 @@ VRA = {"gamma": 0.5, "a": 2.0, "d": 4 / 3}
 SHAPES = {
     "even": Shape(24, plain.Setting(SOME, batch_size=3), steps=4),
     "odd": Shape(26, plain.Setting(SOME, batch_size=4, epochs=2, **VRA), steps=8),
+    "whole": Shape(24, plain.Setting(SOME, batch_size=None, epochs=3, **VRA), steps=6),
     "one step": Shape(24, plain.Setting(EVERYONE, batch_size=None, gamma=0.5, a=2.0), steps=2),
 }
 

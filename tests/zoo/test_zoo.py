@@ -40,7 +40,7 @@ def allowed(case: Case) -> Iterator[None]:
                 raise
 
 
-def of_two(case: Case, salt: str) -> str:
+def one_of(case: Case, salt: str) -> str:
     """One of the case's shapes, the same in every run."""
     return case.shapes[zlib.crc32(f"{case.name}/{salt}".encode()) % len(case.shapes)]
 
@@ -59,7 +59,7 @@ def test_numbers(case: Case, shape: str) -> None:
 @pytest.mark.parametrize("case", **named(RIGHT))
 def test_paths(case: Case, path: str) -> None:
     """On a path that is asked for (where it is refused, on the one instead), in float64."""
-    shape = of_two(case, path)
+    shape = one_of(case, path)
     with allowed(case):
         compare(case, simulate(case, shape_of(case, shape, DOUBLE), path), shape, DOUBLE)
 
@@ -73,7 +73,7 @@ def test_one_step(case: Case) -> None:
 
 @pytest.mark.parametrize("case", **named([case for case in RIGHT if case.single]))
 def test_single_precision(case: Case) -> None:
-    shape = of_two(case, "float32")
+    shape = one_of(case, "float32")
     with allowed(case):
         compare(case, simulate(case, shape_of(case, shape, SINGLE)), shape, SINGLE)
 
@@ -82,7 +82,7 @@ def test_single_precision(case: Case) -> None:
 def test_two_workers(case: Case) -> None:
     """The number of workers changes no bit."""
     dtype = (DOUBLE, SINGLE)[zlib.crc32(case.name.encode()) % 2]
-    shape = shape_of(case, of_two(case, "workers"), dtype)
+    shape = shape_of(case, one_of(case, "workers"), dtype)
     with allowed(case):
         one, two = (simulate(case, shape, workers=workers) for workers in (1, 2))
         assert torch.equal(one.x0, two.x0)
@@ -95,7 +95,7 @@ def test_two_workers(case: Case) -> None:
 @pytest.mark.parametrize("case", **named([case for case in RIGHT if not case.lazy]))
 def test_the_module_is_given_back(case: Case) -> None:
     """Weights, buffers, gradients, flags, hooks and plain attributes are as they were; old gradients change nothing."""
-    shape = of_two(case, "given back")
+    shape = one_of(case, "given back")
     with allowed(case):
         module, loss = case.build(DOUBLE)
         module.train(zlib.crc32(case.name.encode()) % 3 > 0)
