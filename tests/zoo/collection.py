@@ -12,6 +12,7 @@ from zoo import (
     collection_python,
     collection_sequences,
     collection_tasks,
+    collection_timm,
     collection_vision,
 )
 from zoo.cases import Case
@@ -27,4 +28,5 @@ CASES: list[Case] = [
     *collection_tasks.CASES,
     *collection_corners.CASES,
     *collection_libraries.CASES,
+    *collection_timm.CASES,
 ]

@@ -1,4 +1,4 @@
-"""Models of transformers, peft and timm, made from configs: nothing is downloaded."""
+"""Models of transformers and peft, made from configs: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -133,6 +133,7 @@ CASES = [
     case("hf-gpt2", gpt2, next_of_padded, causal_loss),
     case("hf-gpt2-dropout", lambda: gpt2(0.1), next_of_padded, causal_loss),
     case("hf-gpt2-checkpointing", lambda: gpt2(checkpointing="plain"), next_of_padded, causal_loss),
+    case("hf-gpt2-reentrant", lambda: gpt2(checkpointing="reentrant"), next_of_padded, causal_loss),
     case("hf-llama", llama, next_of_padded, causal_loss),
     case("hf-llama-checkpointing", lambda: llama("plain"), next_of_padded, causal_loss),
     case("hf-vit", vit, images, logits_loss),

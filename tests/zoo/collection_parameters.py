@@ -144,6 +144,18 @@ class Temperature(nn.Module):
         return self.logit_scale.exp() * a @ b.t()
 
 
+class Scalars(nn.Module):
+    """Two of them, one frozen, beside a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gain = nn.Linear(8, 3), nn.Parameter(torch.tensor(1.5))
+        self.offset = nn.Parameter(torch.tensor(0.3), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gain * self.layer(x) + self.offset * self.gain
+
+
 def contrastive(outputs: Tensor, _: Tensor) -> Tensor:
     wanted = torch.arange(len(outputs))
     return (F.cross_entropy(outputs, wanted) + F.cross_entropy(outputs.t(), wanted)) / 2
@@ -232,6 +244,7 @@ CASES = [
     Case("spectral-norm-old", lambda: spectral(True), vectors, buffers="average", may_refuse=r"weight_u|weight_v"),
     Case("spectral-norm-new", lambda: spectral(False), vectors, buffers="average"),
     Case("temperature", Temperature, vectors, contrastive, lr=0.05),
+    Case("scalar-parameters", Scalars, vectors),
     Case("parameter-containers", Containers, vectors),
     Case("unused-parameters", Unused, vectors),
     Case("strided-parameter", Strided, vectors),
