@@ -42,7 +42,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def _value(value: Any) -> Any:
     if isinstance(value, Tensor):
         whole = value.detach().to_dense() if value.layout != torch.strided else value.detach()
-        return (str(value.dtype), tuple(value.shape), whole.contiguous().cpu().numpy().tobytes())
+        return (str(value.dtype), tuple(value.shape), whole.reshape(-1).view(torch.uint8).numpy().tobytes())
     if isinstance(value, Mapping):
         return {repr(key): _value(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

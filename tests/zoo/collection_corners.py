@@ -205,7 +205,7 @@ CASES = [
     Case("input-in-place", InputInPlace, vectors),
     Case("targets-in-place", mlp, vectors, targets_in_place),
     Case("pruned", pruned, vectors),
-    Case("none-and-whole", Nones, vectors),
+    Case("none-and-integer", Nones, vectors),
     Case("frozen-in-bfloat16", HalfFrozen, vectors, may_refuse=r"dtype|bfloat16"),
     Case("batchnorm-frozen-affine", frozen_affine, vectors, buffers="average"),
     Case("labels-ignored", mlp, some_ignored),
