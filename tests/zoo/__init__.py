@@ -1,0 +1,1 @@
+"""Models that the library had never seen, each beside a plain autograd loop."""
