@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedvra as fv
@@ -30,6 +31,8 @@ class Node:
     folder: Path
     app: ClientApp
     config: dict[str, Any] = field(default_factory=dict)
+    key: bytes = b""
+    """Its public key; one of its own where none is given."""
 
     def handle(self, message: Message) -> Message:
         config: dict[str, Any] = {PARTITION: self.client, FOLDER: str(self.folder), **self.config}
@@ -54,8 +57,9 @@ class FakeGrid:
     def __post_init__(self) -> None:
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
-    def get_node_ids(self) -> list[int]:
-        return [node for node in self.nodes if node not in self.offline]
+    def get_nodes(self) -> list[NodeInfo]:
+        here = [number for number in self.nodes if number not in self.offline]
+        return [NodeInfo(node_id=number, public_key=self.nodes[number].key or b"key %d" % number) for number in here]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         late, self._late = self._late, []
