@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedvra.cohort import Ints
 from fedvra.durable import intact_snapshots, save_snapshot, snapshots
-from fedvra.errors import FedvraError, require
+from fedvra.errors import FedvraError, UsageError, require
 from fedvra.flower.ledger import new_ticket
 from fedvra.flower.private import private_files
+from fedvra.flower.roster import fingerprint
 from fedvra.memory import Memory
 
 
@@ -133,6 +138,27 @@ class Books:
             restores=_rows(path / "restores.safetensors"),
             shadow=_rows(path / "shadow.safetensors"),
         )
+
+
+def rebind(folder: Path, client: int, public: Path | None, key: bytes | None = None) -> tuple[str, str]:
+    """Give a client number to another key, or to whoever claims it next; the fingerprints before and after ("": nobody's)."""
+    books = Books.read(folder, key)
+    if books is None:
+        raise UsageError(f"there are no books in {folder}.")
+    require(client < len(books.counts), f"there are clients 0 to {len(books.counts) - 1}, not {client}.")
+    was, now = books.keys.pop(client, ""), ""
+    if public is not None:
+        try:
+            found = load_ssh_public_key(public.read_bytes())
+        except (OSError, ValueError, UnsupportedAlgorithm) as error:
+            raise UsageError(f"{public} cannot be read as a public key ({error}).") from None
+        require(isinstance(found, EllipticCurvePublicKey), f"{public} is not a SuperNode's key (ECDSA).")
+        assert isinstance(found, EllipticCurvePublicKey)
+        now = fingerprint(public_key_to_bytes(found))
+        refusal = books.claim(client, now)
+        require(refusal is None, f"{public} cannot have it: {refusal}.")
+    books.save(folder, key)
+    return was, now
 
 
 def _rows(path: Path) -> dict[int, Tensor]:
