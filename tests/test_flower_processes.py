@@ -18,7 +18,7 @@ import torch
 
 import fedvra as fv
 from fedvra.flower import Strategy, books, client_app
-from fedvra.flower.launcher import CONNECTION, LocalFederation
+from fedvra.flower.launcher import LocalFederation
 from fedvra.flower.protocol import Errand, Order
 from flower_grid import FakeGrid, Node
 

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import time
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,10 @@ def sign_app(app: Path, key_file: Path, folder: Path) -> Signed:
     require((app / "pyproject.toml").is_file(), f"{app} is not a Flower app: there is no pyproject.toml.")
     key = _read_private(key_file)
     try:
-        content = build_fab_from_disk(app)
+        with warnings.catch_warnings(
+            action="ignore", category=DeprecationWarning
+        ):  # of Flower's, about a library of its own
+            content = build_fab_from_disk(app)
     except ValueError as error:
         raise UsageError(f"{app} cannot be bundled: {' '.join(str(error).split())}") from None
     trusted = write_trusted(key_file, folder)
