@@ -22,7 +22,8 @@ from fedvra.flower.protocol import Order, unpack_order
 
 Fault = Callable[[Order], str]
 """What happens to a message: "" nothing, "unsent", "silent" (handled, the reply is lost), "raises" (after the work), "late"
-(handled before the next push, the reply is lost), "twice" (handled twice, the first reply counts)."""
+(handled before the next push, the reply is lost), "twice" (handled twice, the first reply counts), "garbled" (handled, the
+reply breaks Flower's parser)."""
 
 
 @dataclass
@@ -48,10 +49,12 @@ class FakeGrid:
 
     nodes: dict[int, Node]
     fault: Fault = lambda order: ""
+    tamper: Callable[[Order, Message], Message] = lambda order, reply: reply
+    """What becomes of a reply on its way."""
     offline: set[int] = field(default_factory=set)
     sent: list[Order] = field(default_factory=list)
     _late: list[tuple[Node, Message]] = field(default_factory=list)
-    _replies: dict[str, Message] = field(default_factory=dict)
+    _replies: dict[str, Message | Exception] = field(default_factory=dict)
     _numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -86,11 +89,16 @@ class FakeGrid:
         if fault == "raises":
             reply = Message(Error(2, "raised after its work"), reply_to=message)
         if fault != "silent":
-            self._replies[number] = reply
+            self._replies[number] = KeyError("garbled") if fault == "garbled" else self.tamper(order, reply)
         return number
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [self._replies.pop(number) for number in message_ids if number in self._replies]
+        """As Flower does: a reply is gone once it was pulled, and one that cannot be parsed raises."""
+        found = [self._replies.pop(number) for number in message_ids if number in self._replies]
+        for reply in found:
+            if isinstance(reply, Exception):
+                raise reply
+        return [reply for reply in found if isinstance(reply, Message)]
 
 
 def quadratic(clients: int = 3, size: int = 4, dtype: torch.dtype = torch.float64) -> fv.Quadratic:

@@ -83,7 +83,8 @@ def gate(
     from fedvra.flower import require_flower
 
     require_flower()
-    require(listen.rpartition(":")[2].isdecimal(), f"--listen must be HOST:PORT, got {listen!r}.")
+    host, _, port = listen.rpartition(":")
+    require(bool(host) and port.isdecimal(), f"--listen must be HOST:PORT, got {listen!r}.")
     for file in (ssl_ca_certfile, ssl_certfile, ssl_keyfile):
         require(Path(file).is_file(), f"there is no file {file}.")
     from fedvra.flower.certificates import Certificates
