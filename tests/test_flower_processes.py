@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 class Shards(LocalFederation):
     def node_config(self, i: int) -> str:
-        return f'data-file="{self.folder}/shard{i}.npz"'
+        return f'data-file="{self.folder}/shard{self.client(i)}.npz"'
 
     def client(self, i: int) -> int:
         return 1 if i == IMPOSTOR else i
@@ -68,8 +68,8 @@ class Shards(LocalFederation):
         return state
 
 
-STRANGER, IMPOSTOR = CLIENTS, CLIENTS + 1
-"""A node without a registered key, and one with a key of its own that says it is client 1."""
+IMPOSTOR = CLIENTS
+"""A node with a registered key of its own that says it is client 1."""
 IDENTITY = {"algorithm": "fedvra", "seed": 7, "clients": CLIENTS, "parameters": 83}
 
 
@@ -104,7 +104,7 @@ def test_x0_is_the_simulators_over_tls_with_authenticated_nodes(secure: Shards) 
 
 
 def test_another_key_does_not_get_a_client_number_that_is_taken(secure: Shards) -> None:
-    """Not even while its owner is away; today's log says who tried."""
+    """Not even while its owner is away; the log says who tried."""
     rounds = secure.server_state().round + 1
     secure.stop_node(1)
     secure.register(IMPOSTOR)

@@ -42,6 +42,8 @@ def judged_work(
     """
     results, moves, aux = _one_by_one(engine, board, tasks)
     came = arrived[order]
+    if aux is not None:
+        came &= torch.isfinite(aux).all(1).cpu().numpy()  # the rule looks at moves; buffers must be numbers at least
     kept = came.copy()
     if came.any():
         work = (cohort.eta * cohort.steps)[order]
