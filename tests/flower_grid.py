@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from fedvra.flower.protocol import Order, unpack_order
 Fault = Callable[[Order], str]
 """What happens to a message: "" nothing, "unsent", "silent" (handled, the reply is lost), "raises" (after the work), "late"
 (handled before the next push, the reply is lost), "twice" (handled twice, the first reply counts), "garbled" (handled, the
-reply breaks Flower's parser)."""
+reply breaks Flower's parser), "stuck" (handled, the reply is announced and never comes)."""
 
 
 @dataclass
@@ -55,6 +56,7 @@ class FakeGrid:
     sent: list[Order] = field(default_factory=list)
     _late: list[tuple[Node, Message]] = field(default_factory=list)
     _replies: dict[str, Message | Exception] = field(default_factory=dict)
+    _stuck: set[str] = field(default_factory=set)
     _numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -90,10 +92,14 @@ class FakeGrid:
             reply = Message(Error(2, "raised after its work"), reply_to=message)
         if fault != "silent":
             self._replies[number] = KeyError("garbled") if fault == "garbled" else self.tamper(order, reply)
+        if fault == "stuck":
+            self._stuck.add(number)
         return number
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """As Flower does: a reply is gone once it was pulled, and one that cannot be parsed raises."""
+        if self._stuck.intersection(message_ids):
+            time.sleep(5)
         found = [self._replies.pop(number) for number in message_ids if number in self._replies]
         for reply in found:
             if isinstance(reply, Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +151,18 @@ def test_a_reply_that_breaks_flowers_parser_takes_no_other_along(tmp_path: Path)
     strategy.start(grid, num_rounds=4, timeout=1)
     assert [record["counted"] for record in strategy.records] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert "cannot read (KeyError)" in strategy.records[1]["lost"][1]
+    assert strategy.audit(grid).relative < 1e-12
+
+
+def test_a_reply_that_never_comes_holds_up_no_other(tmp_path: Path) -> None:
+    """Announced, and its contents not sent: Flower would wait for two hours."""
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    grid.fault = lambda o: "stuck" if o.errand == Errand.TRAIN and o.client == 0 and o.round == 1 else ""
+    strategy = make_strategy(tmp_path)
+    started = time.monotonic()
+    strategy.start(grid, num_rounds=3, timeout=0.5)
+    assert time.monotonic() - started < 5
+    assert [record["counted"] for record in strategy.records] == [[0, 1, 2], [1, 2], [0, 1, 2]]
     assert strategy.audit(grid).relative < 1e-12
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
+from queue import Empty, Queue
 
 import httpx
 from flwr.app import Error, Message, MessageType
@@ -28,6 +30,10 @@ from fedvra.flower.protocol import (
 )
 
 POLL_SECONDS = 0.25
+LOOKERS = 64
+"""Threads that look for replies, each for its share of them."""
+GRACE_SECONDS = 2.0
+"""For the first look at every reply, where the time is up before it is done."""
 EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 """What Flower says of a message, or a reply, that was not there when its time was up."""
 
@@ -35,20 +41,53 @@ EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
     """Send, and collect the replies that come in time, at most one for each message.
 
-    As ``grid.send_and_receive``, which looks for replies every three seconds only.
+    As ``grid.send_and_receive``, but one reply cannot hold up another: Flower waits for hours for somebody who announces a
+    reply and never sends its contents.
     """
     if not messages:
         return []
     sent = {number: message for number, message in zip(grid.push_messages(messages), messages, strict=True) if number}
-    replies, deadline = [], time.monotonic() + timeout
-    while sent and time.monotonic() < deadline:
-        for number in list(sent):
-            if (reply := _pull(grid, number, sent[number])) is not None:
-                del sent[number]
-                replies.append(reply)
-        if sent:
-            time.sleep(POLL_SECONDS)
+    found: Queue[Message | httpx.HTTPError | None] = Queue()
+    over, lookers = threading.Event(), min(len(sent), LOOKERS)
+    for k in range(lookers):
+        own = {number: sent[number] for number in list(sent)[k::lookers]}
+        threading.Thread(target=_look, args=(grid, own, found, over), daemon=True).start()
+    replies: list[Message] = []
+    looked, deadline = 0, time.monotonic() + timeout
+    try:
+        while len(replies) < len(sent):
+            left = deadline - time.monotonic() + (GRACE_SECONDS if looked < lookers else 0)
+            item = found.get(timeout=max(left, 0.0))
+            if isinstance(item, httpx.HTTPError):
+                raise item
+            if item is None:
+                looked += 1
+            else:
+                replies.append(item)
+    except Empty:
+        pass  # the others come too late
+    finally:
+        over.set()
     return replies
+
+
+def _look(
+    grid: Grid, waiting: dict[str, Message], found: Queue[Message | httpx.HTTPError | None], over: threading.Event
+) -> None:
+    """Look for replies until all are there or nobody waits for them any more; None says that all were looked for once."""
+    try:
+        first = True
+        while waiting and not over.is_set():
+            for number in list(waiting):
+                if (reply := _pull(grid, number, waiting[number])) is not None:
+                    del waiting[number]
+                    found.put(reply)
+            if first:
+                found.put(None)
+            first = False
+            over.wait(POLL_SECONDS if waiting else 0)
+    except httpx.HTTPError as error:
+        found.put(error)
 
 
 def _pull(grid: Grid, number: str, message: Message) -> Message | None:
