@@ -65,9 +65,8 @@ def main() -> fv.History:
     total = sum(p.numel() for p in tuned.parameters())
     sent = history.metrics[-1]["bytes_up"] / 5
     print(f"{len(history.x0):,} of {total:,} parameters are trained; {sent / 1024:.1f} KiB per client and round go up")
-    print(
-        f"accuracy {history.metrics[0]['test_accuracy']:.1%} after round 1, {history.metrics[-1]['test_accuracy']:.1%} at the end"
-    )
+    first, last = (history.metrics[k]["test_accuracy"] for k in (0, -1))
+    print(f"accuracy {first:.1%} after round 1, {last:.1%} after round {len(history.metrics)}")
     print(f"local steps: {history.path}")
     return history
 

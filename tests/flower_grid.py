@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedvra as fv
@@ -21,7 +23,8 @@ from fedvra.flower.protocol import Order, unpack_order
 
 Fault = Callable[[Order], str]
 """What happens to a message: "" nothing, "unsent", "silent" (handled, the reply is lost), "raises" (after the work), "late"
-(handled before the next push, the reply is lost), "twice" (handled twice, the first reply counts)."""
+(handled before the next push, the reply is lost), "twice" (handled twice, the first reply counts), "garbled" (handled, the
+reply breaks Flower's parser), "stuck" (handled, the reply is announced and never comes)."""
 
 
 @dataclass
@@ -30,6 +33,8 @@ class Node:
     folder: Path
     app: ClientApp
     config: dict[str, Any] = field(default_factory=dict)
+    key: bytes = b""
+    """Its public key; one of its own where none is given."""
 
     def handle(self, message: Message) -> Message:
         config: dict[str, Any] = {PARTITION: self.client, FOLDER: str(self.folder), **self.config}
@@ -45,17 +50,21 @@ class FakeGrid:
 
     nodes: dict[int, Node]
     fault: Fault = lambda order: ""
+    tamper: Callable[[Order, Message], Message] = lambda order, reply: reply
+    """What becomes of a reply on its way."""
     offline: set[int] = field(default_factory=set)
     sent: list[Order] = field(default_factory=list)
     _late: list[tuple[Node, Message]] = field(default_factory=list)
-    _replies: dict[str, Message] = field(default_factory=dict)
+    _replies: dict[str, Message | Exception] = field(default_factory=dict)
+    _stuck: set[str] = field(default_factory=set)
     _numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
-    def get_node_ids(self) -> list[int]:
-        return [node for node in self.nodes if node not in self.offline]
+    def get_nodes(self) -> list[NodeInfo]:
+        here = [number for number in self.nodes if number not in self.offline]
+        return [NodeInfo(node_id=number, public_key=self.nodes[number].key or b"key %d" % number) for number in here]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         late, self._late = self._late, []
@@ -82,11 +91,20 @@ class FakeGrid:
         if fault == "raises":
             reply = Message(Error(2, "raised after its work"), reply_to=message)
         if fault != "silent":
-            self._replies[number] = reply
+            self._replies[number] = KeyError("garbled") if fault == "garbled" else self.tamper(order, reply)
+        if fault == "stuck":
+            self._stuck.add(number)
         return number
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [self._replies.pop(number) for number in message_ids if number in self._replies]
+        """As Flower does: a reply is gone once it was pulled, and one that cannot be parsed raises."""
+        if self._stuck.intersection(message_ids):
+            time.sleep(5)
+        found = [self._replies.pop(number) for number in message_ids if number in self._replies]
+        for reply in found:
+            if isinstance(reply, Exception):
+                raise reply
+        return [reply for reply in found if isinstance(reply, Message)]
 
 
 def quadratic(clients: int = 3, size: int = 4, dtype: torch.dtype = torch.float64) -> fv.Quadratic:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,29 @@ def test_the_code_in_the_docs_is_that_of_the_example() -> None:
     assert len(blocks) == 2
     for block in blocks:
         assert block in source
+
+
+def commands_of_the_docs() -> dict[str, list[str]]:
+    """The programs of docs/federation.md's ``sh`` blocks, and what they are given."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "federation.md").read_text(), re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return {words[0]: words[1:] for words in map(shlex.split, lines) if words[0].startswith(("flower-", "fedvra"))}
+
+
+def test_the_commands_of_the_docs_close_the_doors() -> None:
+    from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+    from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+    found = commands_of_the_docs()
+    superlink = _parse_args_run_superlink().parse_args(found["flower-superlink"])
+    assert superlink.host == "127.0.0.1"
+    assert superlink.enable_supernode_auth
+    assert not superlink.insecure
+    supernode = _parse_args_run_supernode().parse_args(found["flower-supernode"])
+    assert supernode.trusted_entities is not None
+    assert supernode.auth_supernode_private_key
+    assert supernode.host == "127.0.0.1"
+    assert supernode.superlink.endswith(":8443")  # the gate's port, not the SuperLink's
 
 
 def test_a_node_that_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 
 import fedvra as fv
 from fedvra.flower import Strategy, books, client_app
-from fedvra.flower.launcher import CONNECTION, LocalFederation
+from fedvra.flower.launcher import LocalFederation
 from fedvra.flower.protocol import Errand, Order
 from flower_grid import FakeGrid, Node
 
@@ -32,7 +32,10 @@ pytestmark = pytest.mark.slow
 
 class Shards(LocalFederation):
     def node_config(self, i: int) -> str:
-        return f'data-file="{self.folder}/shard{i}.npz"'
+        return f'data-file="{self.folder}/shard{self.client(i)}.npz"'
+
+    def client(self, i: int) -> int:
+        return 1 if i == IMPOSTOR else i
 
     def play(self, **config: Any) -> str:
         """``flwr run`` to its end; returns the ServerApp's log."""
@@ -51,7 +54,8 @@ class Shards(LocalFederation):
         died.unlink()
 
     def _submit(self, config: dict[str, Any]) -> subprocess.Popen[str]:
-        return self.submit(APP, {"folder": self.folder, "faults": self.folder / "faults", **config})
+        given = {"folder": self.folder, "faults": self.folder / "faults", "bind-keys": self.secure}
+        return self.submit(APP, {**given, **config})
 
     def records(self) -> list[dict[str, Any]]:
         path = self.folder / "records.jsonl"
@@ -64,6 +68,8 @@ class Shards(LocalFederation):
         return state
 
 
+IMPOSTOR = CLIENTS
+"""A node with a registered key of its own that says it is client 1."""
 IDENTITY = {"algorithm": "fedvra", "seed": 7, "clients": CLIENTS, "parameters": 83}
 
 
@@ -93,15 +99,24 @@ def test_x0_is_the_simulators_over_tls_with_authenticated_nodes(secure: Shards) 
     assert relative(state.lam, expected.lam) < 1e-6
     assert secure.records()[-1]["audit"]["missing"] == {}
     assert secure.records()[-1]["relative"] < 1e-6
+    assert sorted(state.keys) == list(range(CLIENTS))
+    assert len(set(state.keys.values())) == CLIENTS
 
 
-def test_a_node_that_is_not_registered_is_refused(secure: Shards) -> None:
-    before = secure.flwr("supernode", "list", CONNECTION).stdout
-    stranger = CLIENTS
-    secure.start_node(stranger)
-    process = secure.process(f"node{stranger}")
-    assert process.wait(60) != 0
-    assert secure.flwr("supernode", "list", CONNECTION).stdout.count("online") == before.count("online") == CLIENTS
+def test_another_key_does_not_get_a_client_number_that_is_taken(secure: Shards) -> None:
+    """Not even while its owner is away; the log says who tried."""
+    rounds = secure.server_state().round + 1
+    secure.stop_node(1)
+    secure.register(IMPOSTOR)
+    secure.start_node(IMPOSTOR)
+    try:
+        log = secure.play(rounds=rounds)
+    finally:
+        secure.stop_node(IMPOSTOR)
+        secure.start_node(1)
+    assert "(client 1) is refused: client 1 belongs to the key" in log
+    assert secure.records()[-1]["counted"] == [0, 2]
+    assert not secure.ledger(IMPOSTOR).exists()  # no lambda was ever sent to it
 
 
 @pytest.fixture(scope="module")

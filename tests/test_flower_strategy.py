@@ -269,9 +269,14 @@ def test_a_repair_waits_for_those_it_needs(tmp_path: Path) -> None:
     assert strategy.audit(grid).relative < 1e-12
 
 
-def test_a_restarted_node_is_known_by_its_client_number_and_its_loss_is_seen_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_restarted_node_is_known_by_its_client_number_and_its_loss_is_seen_at_once(
+    bound: bool, tmp_path: Path
+) -> None:
+    """By its key where nodes are authenticated; without, it comes back with another."""
     grid = FakeGrid(make_nodes(quadratic(), tmp_path))
-    strategy = make_strategy(tmp_path)
+    grid.nodes[101].key = b"its own" if bound else b""
+    strategy = make_strategy(tmp_path, bind_keys=bound)
     run(strategy, grid, rounds=2)
     grid.nodes[777] = grid.nodes.pop(101)  # the same client under a new node number
     grid.nodes[777].wipe()

@@ -68,13 +68,16 @@ BAD: dict[str, tuple[Answer, str]] = {
     "dtype": (upload(arrays={"move": to_array(torch.ones(4, dtype=torch.float64))}), "float64, expected torch.float32"),
     "NaN": (upload(arrays={"move": to_array(torch.tensor([1, math.nan, 1, math.inf]))}), "infinity in 2 of 4"),
     "norm": (upload(arrays={"move": to_array(torch.full((4,), 2.0))}), "norm 4, more than the bound 3"),
-    "pickle": (upload(arrays={"move": raw(pickle.dumps(ones))}), "cannot be read"),
-    "objects": (upload(arrays={"move": raw(npy(np.array([print] * 4), allow_pickle=True))}), "not a vector"),
-    "zip": (upload(arrays={"move": raw(b"PK\x03\x04" + bytes(100))}), "cannot be read"),
-    "short": (upload(arrays={"move": raw(npy(ones)[:-4])}), "cannot be read"),
-    "empty": (upload(arrays={"move": raw(b"")}), "cannot be read"),
+    "pickle": (upload(arrays={"move": raw(pickle.dumps(ones))}), "not a vector"),
+    "objects": (
+        upload(arrays={"move": raw(npy(np.array([print] * 4), allow_pickle=True))}),
+        "bytes, expected 288 at most",
+    ),
+    "zip": (upload(arrays={"move": raw(b"PK\x03\x04" + bytes(100))}), "not a vector"),
+    "short": (upload(arrays={"move": raw(npy(ones)[:-4])}), "not a vector"),
+    "empty": (upload(arrays={"move": raw(b"")}), "not a vector"),
     "strings": (upload(arrays={"move": raw(npy(np.array(["a"] * 4)))}), "not a vector"),
-    "a shape that lies": (upload(arrays={"move": raw(npy(ones).replace(b"(4,)", b"(9,)"))}), "cannot be read"),
+    "a shape that lies": (upload(arrays={"move": raw(npy(ones).replace(b"(4,)", b"(9,)"))}), "not a vector"),
 }
 
 

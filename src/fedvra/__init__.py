@@ -56,6 +56,7 @@ _HOMES = {
         "Simplex",
         "WholeSpace",
     ],
+    "fedvra.refusals": ["MedianNorm", "MultiKrum"],
     "fedvra.samplers": [
         "Availability",
         "Bernoulli",

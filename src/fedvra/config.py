@@ -90,6 +90,9 @@ class RunConfig:
     drop: float = option(
         0.0, values.probability_of_loss, "P", "Probability that a reply is lost after the work was done."
     )
+    refuse: str | None = option(
+        None, values.optional(values.text), "RULE", "Do not count uploads that stand out: median-norm:3, multi-krum:2."
+    )
     eval_every: int = option(1, values.whole(0), "N", "Test the global model every so many rounds; 0 never.")
     diagnostics: int = option(
         0,
@@ -237,6 +240,7 @@ def build(config: RunConfig) -> Experiment:
     """The experiment a config describes: data loaded and dealt, model made, everything checked that can be by now."""
     from fedvra.planning import Experiment
     from fedvra.problems.base import SolverSettings
+    from fedvra.refusals import parse_refusal
     from fedvra.samplers import parse_sampler
     from fedvra.settings import make_algorithm
     from fedvra.work import Steps, Work, parse_epochs
@@ -259,6 +263,7 @@ def build(config: RunConfig) -> Experiment:
         eval_every=config.eval_every,
         drop_last=config.drop_last,
         solver=SolverSettings(precision=config.precision, device=config.device),
+        refuse=None if config.refuse is None else parse_refusal(config.refuse),
     )
 
 

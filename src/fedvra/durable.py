@@ -1,13 +1,14 @@
 """Files that are there whole or not at all, also after a power cut.
 
 A snapshot is a numbered folder (``000050``) of safetensors files and a ``manifest.json`` with the SHA-256 of each and of
-itself (no pickle). It is written under a temporary name, fsynced and renamed; the last two are kept, and one that is damaged
-is passed over for the one before it.
+itself (no pickle); with a secret key the latter is an HMAC, which only those who have the key can make. It is written under a
+temporary name, fsynced and renamed; the last two are kept, and one that is damaged is passed over for the one before it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -29,13 +30,17 @@ WRITING = ".writing-"
 
 
 def save_snapshot(
-    folder: Path, number: int, files: Iterable[tuple[str, dict[str, Tensor]]], facts: Mapping[str, Any]
+    folder: Path,
+    number: int,
+    files: Iterable[tuple[str, dict[str, Tensor]]],
+    facts: Mapping[str, Any],
+    key: bytes | None = None,
 ) -> Path:
     """Write snapshot ``number``, unless it is there intact; its manifest carries ``facts``. Raises what the disk raises."""
     final = folder / f"{number:06d}"
     if final.exists():
         with suppress(_DamagedError):
-            _verified_manifest(final)
+            _verified_manifest(final, key)
             return final
         shutil.rmtree(final)
     for left_behind in folder.glob(f"{WRITING}*"):
@@ -45,7 +50,7 @@ def save_snapshot(
         temporary.mkdir(parents=True)
         digests = {name: write_tensors(temporary / name, tensors) for name, tensors in files}
         manifest = {"format": FORMAT, **facts, "files": digests}
-        sealed = {**manifest, "sha256": _seal(manifest)}
+        sealed = {**manifest, "sha256": seal(manifest, key)}
         write_durably(temporary / "manifest.json", json.dumps(sealed, indent=1).encode())
         sync_folder(temporary)
         temporary.rename(final)
@@ -67,11 +72,11 @@ def snapshots(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name))
 
 
-def intact_snapshots(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def intact_snapshots(folder: Path, key: bytes | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Those that are as they were written, newest first, with their manifests; warns of the others on the way."""
     for candidate in reversed(snapshots(folder)):
         try:
-            manifest = _verified_manifest(candidate)
+            manifest = _verified_manifest(candidate, key)
         except _DamagedError as damage:
             warnings.warn(f"checkpoint {candidate} is damaged ({damage}) and passed over.", stacklevel=3)
             continue
@@ -123,15 +128,17 @@ class _DamagedError(Exception):
     pass
 
 
-def _seal(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+def seal(content: Mapping[str, Any], key: bytes | None = None) -> str:
+    """SHA-256 of JSON content, or its HMAC under a secret key."""
+    plain = json.dumps(content, sort_keys=True).encode()
+    return hashlib.sha256(plain).hexdigest() if key is None else hmac.new(key, plain, "sha256").hexdigest()
 
 
-def _verified_manifest(folder: Path) -> dict[str, Any]:
+def _verified_manifest(folder: Path, key: bytes | None) -> dict[str, Any]:
     """The manifest, once it and every file in it have the recorded digest."""
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_bytes())
-        if manifest.pop("sha256") != _seal(manifest):
+        if not hmac.compare_digest(str(manifest.pop("sha256")), seal(manifest, key)):
             raise _DamagedError("manifest.json has changed since it was written")
     except OSError as error:
         raise _DamagedError(f"manifest.json: {error.strerror}") from error

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvra import rule
@@ -24,6 +23,7 @@ from fedvra.algorithms.base import Algorithm
 from fedvra.check_schedule import CheckSchedule
 from fedvra.cohort import Cohort, Floats, Ints, mean_over
 from fedvra.engines.local import Engine, make_engine, one_thread, resolve_device, resolve_workers
+from fedvra.engines.singles import judged_work
 from fedvra.engines.worker import Board, EvaluateTask, LocalTask, LossesTask, Slots, Worker, count_parts
 from fedvra.errors import DivergedError, require
 from fedvra.memory import Memory, chosen, remember
@@ -31,6 +31,7 @@ from fedvra.observers import Observer
 from fedvra.planning import Experiment, Plan, subset
 from fedvra.policies import auto
 from fedvra.problems.base import Block, SlowerPathError, StepPath
+from fedvra.refusals import Mask
 from fedvra.segments import RowReader
 from fedvra.store import ClientStore, MemoryBudget
 from fedvra.streams import Purpose, stream
@@ -137,10 +138,12 @@ class Federation:
             train_loss, counted, sent = None, cohort, {}
             if len(cohort):
                 row = self.plan.row(cohort, self.state.counts)
-                counted_mask = self._counted(cohort)
-                train_loss = self._work_on_a_path(cohort, row, counted_mask)
+                arrived = self._counted(cohort)
+                train_loss, counted_mask = self._work_on_a_path(cohort, row, arrived)
                 counted = subset(cohort, counted_mask)
-                sent = self._traffic(cohort, counted, row)
+                sent = self._traffic(cohort, subset(cohort, arrived), row)
+                if self.experiment.refuse is not None:
+                    record["refused"] = cohort.clients[arrived & ~counted_mask].tolist()
                 record.update(chosen(self.experiment.algorithm, cohort))
             self.state.counts[cohort.clients] += 1
             self.state.round += 1
@@ -185,7 +188,7 @@ class Federation:
             self.engine.map([LossesTask(part) for part in np.array_split(clients, min(8, len(clients)))])
         )
 
-    def _counted(self, cohort: Cohort) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _counted(self, cohort: Cohort) -> Mask:
         """Whose reply will be counted: all, but for those lost at random with probability ``drop``."""
         e = self.experiment
         if not e.drop:
@@ -194,7 +197,7 @@ class Federation:
 
     # -- the work and what the server makes of it ----------------------------------------------------------------------
 
-    def _work_on_a_path(self, cohort: Cohort, row: rule.Coefficients, counted: Any) -> float | None:
+    def _work_on_a_path(self, cohort: Cohort, row: rule.Coefficients, counted: Mask) -> tuple[float | None, Mask]:
         """Local work; where a fast path fails, all of it once more on a slower one, from then on."""
         check = self._checks.due(cohort, self.state.counts)
         while True:
@@ -212,13 +215,14 @@ class Federation:
         self.solver.slower(path)
 
     def _local_work(
-        self, cohort: Cohort, row: rule.Coefficients, counted: Any, check: NDArray[np.bool_]
-    ) -> float | None:
-        """Have the local work done, take the server's step, commit; the mean training loss of those who counted."""
+        self, cohort: Cohort, row: rule.Coefficients, counted: Mask, check: Mask
+    ) -> tuple[float | None, Mask]:
+        """Have the local work done, take the server's step, commit; the mean training loss of those who count, and who does."""
+        refuse = self.experiment.refuse
         keep = counted.astype(np.float64)
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
         width = self.solver.first_width if cohort.steps.max() == 1 else self.solver.width
-        parts = np.array_split(order, count_parts(len(cohort), width))
+        parts = np.array_split(order, count_parts(len(cohort), width) if refuse is None else len(cohort))
         slots = {name: self._stage(name, cohort, row) for name in ("duals", "anchors", "aux", "y")}
         ratio = _common_ratio(row.alpha, row.w) if "anchors" not in self.stores else None
         tasks = [
@@ -251,18 +255,23 @@ class Federation:
             for k, part in enumerate(parts)
         ]
         losses = np.empty(len(cohort))
-        for part, values in zip(parts, self.engine.map(tasks), strict=True):
+        if refuse is None:
+            results, sums = self.engine.map(tasks), len(parts)
+        else:
+            results, counted = judged_work(self.engine, self.board, tasks, refuse, cohort, row, order, counted)
+            keep, sums = counted.astype(np.float64), 1
+        for part, values in zip(parts, results, strict=True):
             losses[part] = values
         loss = mean_over(subset(cohort, counted), losses[counted]) if counted.any() else None
         if loss is not None:
-            self._server_step(cohort, row, keep, len(parts), ratio, loss)
+            self._server_step(cohort, row, keep, sums, ratio, loss)
         for name, staged in slots.items():
             if staged is not None:
                 self.stores[name].commit(cohort.clients[counted])
                 self.stores[name].rollback()
         if row.communicates and "anchors" in self.stores:
             self.stores["anchors"].clear()  # everybody starts from the new x0
-        return loss
+        return loss, counted
 
     def _stage(self, name: str, cohort: Cohort, row: rule.Coefficients) -> Slots | None:
         if name not in self.stores or (name == "duals" and not (row.alpha.any() or len(self.stores["duals"]))):

@@ -17,6 +17,7 @@ from fedvra.algorithms.base import Algorithm
 from fedvra.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.errors import require
 from fedvra.problems.base import Problem, SolverSettings
+from fedvra.refusals import Refusal
 from fedvra.samplers import Participation, Sampler
 from fedvra.samplers.base import Losses
 from fedvra.work import Work
@@ -40,6 +41,7 @@ class Experiment:
     eval_every: int = 1
     drop_last: bool = False
     solver: SolverSettings = field(default_factory=SolverSettings)
+    refuse: Refusal | None = None
 
     def start(self) -> Tensor:
         """x0 before the first round: ``x_init``, or the problem's own."""
@@ -141,9 +143,14 @@ class Plan:
         require(0 <= e.drop < 1, f"drop must be a probability in [0, 1), got {e.drop}.")
         require(e.batch_size is None or e.batch_size >= 1, f"batch_size must be >= 1 or None, got {e.batch_size}.")
         require(isinstance(e.drop_last, bool), f"drop_last must be True or False, got {e.drop_last!r}.")
+        require(
+            e.refuse is None or isinstance(e.refuse, Refusal),
+            f"refuse must be a rule such as fv.MedianNorm(3) or None, got {e.refuse!r}.",
+        )
         require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
         if e.algorithm.everyone_takes_part:
             require(e.drop == 0, f"{e.algorithm.label} needs every client's reply in every round: leave drop at 0.")
+            require(e.refuse is None, f"{e.algorithm.label} needs every client's reply: it cannot refuse any.")
         if e.x_init is not None:
             expected = e.problem.initial(e.seed)
             require(

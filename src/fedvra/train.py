@@ -19,6 +19,7 @@ from fedvra.history import ClientRows, History
 from fedvra.observers import Observer
 from fedvra.planning import Experiment
 from fedvra.problems.base import Problem, SolverSettings
+from fedvra.refusals import Refusal
 from fedvra.samplers import Sampler
 from fedvra.work import Work
 
@@ -39,6 +40,7 @@ def simulate(
     x_init: Tensor | None = None,
     keep: Literal["x0"] | None = None,
     drop: float = 0.0,
+    refuse: Refusal | None = None,
     eval_every: int = 1,
     workers: int | str = "auto",
     solver: SolverSettings | None = None,
@@ -64,6 +66,8 @@ def simulate(
         x_init: start here instead of at the problem's own initial point.
         keep: "x0" keeps x0 after every round in ``history.trajectory``.
         drop: probability that a reply is lost after the local work was done.
+        refuse: which uploads are not counted, e.g. ``fv.MedianNorm(3)``; the records name them. Rounds are then computed one
+            client at a time, and every upload of a round is held at once.
         eval_every: evaluate on the test data every so many rounds; 0 never.
         workers: processes on this machine; the result does not depend on it.
         state_dtype: keep the clients' duals in this dtype, e.g. ``torch.bfloat16`` for half the memory;
@@ -92,6 +96,7 @@ def simulate(
         eval_every=eval_every,
         drop_last=drop_last,
         solver=solver or SolverSettings(),
+        refuse=refuse,
     )
     watching = [*([Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []), *observers]
     federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder, watching)

@@ -14,8 +14,9 @@ def command(ctx: click.Context) -> None:
     """A real federation, with Flower as the engine (docs/federation.md says how to deploy one on several machines).
 
     \b
-    Example:
+    Examples:
       fedvra federation demo
+      fedvra federation sign path/to/app --key author --out signatures
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -24,7 +25,7 @@ def command(ctx: click.Context) -> None:
 @command.command()
 @click.option("--nodes", type=click.IntRange(1, 50), default=3, show_default=True, help="SuperNodes, one client each.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--tls", is_flag=True, help="Encrypted, and with SuperNodes that have to prove who they are.")
+@click.option("--tls", is_flag=True, help="With closed doors: TLS, nodes with keys, a signed app, a gate.")
 @click.option("--out", metavar="DIR", help="Keep logs, books and keys here. [default: a temporary folder]")
 def demo(nodes: int, rounds: int, tls: bool, out: str | None) -> None:
     """Start a SuperLink and SuperNodes on this machine, run FedVRA on digits, and stop them all.
@@ -54,3 +55,86 @@ def demo(nodes: int, rounds: int, tls: bool, out: str | None) -> None:
     with tempfile.TemporaryDirectory(prefix="fedvra-federation-") as temporary:
         for line in run(nodes, rounds, tls, Path(temporary)):
             click.echo(line)
+
+
+@command.command(short_help="The one door of a SuperLink that faces the world.")
+@click.option("--listen", metavar="HOST:PORT", required=True, help="Where SuperNodes connect to, e.g. 0.0.0.0:8443.")
+@click.option("--superlink", metavar="HOST:PORT", default="127.0.0.1:8000", show_default=True)
+@click.option(
+    "--ssl-ca-certfile", metavar="FILE", required=True, help="The authority that signed the SuperLink's certificate."
+)
+@click.option("--ssl-certfile", metavar="FILE", required=True, help="The server's certificate.")
+@click.option("--ssl-keyfile", metavar="FILE", required=True, help="Its private key.")
+@click.option("--signatures", metavar="DIR", help="Signatures of apps, made by `fedvra federation sign`.")
+def gate(
+    listen: str, superlink: str, ssl_ca_certfile: str, ssl_certfile: str, ssl_keyfile: str, signatures: str | None
+) -> None:
+    """Let SuperNodes through to a SuperLink on loopback, and nobody else.
+
+    Flower's SuperLink takes runs from anybody who can reach its port. Keep that port on loopback and let this proxy face the
+    network: it passes on what a registered SuperNode needs, and turns everything else away.
+
+    \b
+    Example:
+      fedvra federation gate --listen 0.0.0.0:8443 --ssl-ca-certfile ca.crt \\
+        --ssl-certfile server.crt --ssl-keyfile server.key --signatures signatures
+    """
+    from fedvra.errors import require
+    from fedvra.flower import require_flower
+
+    require_flower()
+    host, _, port = listen.rpartition(":")
+    require(bool(host) and port.isdecimal(), f"--listen must be HOST:PORT, got {listen!r}.")
+    for file in (ssl_ca_certfile, ssl_certfile, ssl_keyfile):
+        require(Path(file).is_file(), f"there is no file {file}.")
+    from fedvra.flower.certificates import Certificates
+    from fedvra.flower.gate import serve
+
+    tls = Certificates(ssl_ca_certfile, ssl_certfile, ssl_keyfile)
+    serve(listen, superlink, tls, None if signatures is None else Path(signatures))
+
+
+@command.command(short_help="Sign an app, so that SuperNodes will run it.")
+@click.argument("app", metavar="APP")
+@click.option("--key", metavar="FILE", required=True, help="The author's key, from ssh-keygen -t ed25519.")
+@click.option("--out", metavar="DIR", default="signatures", show_default=True, help="Where the gate looks for it.")
+def sign(app: str, key: str, out: str) -> None:
+    """Sign the Flower app in the folder APP as it is now; every change of it needs a new signature.
+
+    \b
+    Example:
+      fedvra federation sign examples/flower --key author --out signatures
+    """
+    from fedvra.flower import require_flower
+
+    require_flower()
+    from fedvra.flower.signing import sign_app
+
+    signed = sign_app(Path(app), Path(key), Path(out))
+    click.echo(f"signed {app}, SHA-256 {signed.sha256}")
+    click.echo(f"for the gate: {signed.signature}; for every SuperNode, as --trusted-entities: {signed.trusted}")
+
+
+@command.command(short_help="Give a client number to another key.")
+@click.argument("folder", metavar="FOLDER")
+@click.argument("client", metavar="CLIENT", type=click.IntRange(0))
+@click.option("--key", metavar="FILE", help="The new node's public key. [default: the next node that claims it]")
+@click.option("--key-file", metavar="FILE", help="The secret the books are sealed with, where they are.")
+def rebind(folder: str, client: int, key: str | None, key_file: str | None) -> None:
+    """Give the client number CLIENT to another key in the server's books in FOLDER, while no run is under way on them.
+
+    \b
+    Examples:
+      fedvra federation rebind /var/lib/fedvra-server 2
+      fedvra federation rebind /var/lib/fedvra-server 2 --key new-node2.pub
+    """
+    from fedvra.flower import require_flower
+
+    require_flower()
+    from fedvra.flower.books import rebind
+    from fedvra.flower.private import read_key
+
+    was, now = rebind(Path(folder), client, None if key is None else Path(key), read_key(key_file))
+    click.echo(
+        f"client {client} belonged to {was[:16] or 'nobody'} and now belongs to {now[:16] or 'who claims it first'}"
+    )

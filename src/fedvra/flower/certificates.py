@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 
 class Certificates(NamedTuple):
-    """Paths of PEM files."""
+    """Paths of PEM files: the authority, and the server's own certificate and key."""
 
     ca: str
     certificate: str
@@ -53,6 +53,15 @@ def write_node_key(folder: Path, i: int) -> tuple[Path, Path]:
     return private, public
 
 
+def write_author_key(folder: Path) -> Path:
+    """The key its author signs an app with, made where it is not there yet."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / "author"
+    if not path.exists():
+        _write_private(path, ed25519.Ed25519PrivateKey.generate(), serialization.PrivateFormat.OpenSSH)
+    return path
+
+
 def _certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
@@ -70,7 +79,7 @@ def _certificate(
 
 def _write_private(
     path: Path,
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey,
     form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
 ) -> None:
     path.touch(mode=0o600)

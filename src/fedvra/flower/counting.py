@@ -1,20 +1,28 @@
-"""Steps 16-20 over the uploads that count."""
+"""Steps 16-20: which uploads count, and what they make of x0 and lam."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from flwr.app import Message
 from torch import Tensor
 
 from fedvra import rule
 from fedvra.cohort import Cohort, mean_over
 from fedvra.errors import DivergedError
 from fedvra.flower.books import Books
-from fedvra.flower.uploads import Upload
+from fedvra.flower.protocol import Answer, Status, printable
+from fedvra.flower.roster import match, read_reply
+from fedvra.flower.uploads import RefusedUploadError, Upload, checked_upload
 from fedvra.memory import remember
 from fedvra.planning import Experiment, subset
+from fedvra.refusals import Refusal, refused
+
+if TYPE_CHECKING:
+    from fedvra.flower.strategy import Strategy
 
 
 @torch.no_grad()
@@ -60,6 +68,51 @@ def count(
         books.tickets[client] = upload.ticket
         books.restores.pop(client, None)
     return loss
+
+
+def judge(
+    strategy: Strategy, cohort: Cohort, sent: Sequence[tuple[Message, int]], replies: Iterable[Message]
+) -> tuple[dict[int, Upload], dict[int, str], list[int]]:
+    """The uploads to be counted, why there is none from the others, and which of them the rule of refusal refused."""
+    uploads: dict[int, Upload] = {}
+    why = {int(c): "awaits repair" if c in strategy.lost else "is not connected" for c in cohort.clients}
+    for (_, client), reply in zip(sent, match([message for message, _ in sent], replies), strict=True):
+        found = _read(strategy, client, read_reply(reply))
+        if isinstance(found, Upload):
+            uploads[client] = found
+            del why[client]
+        else:
+            why[client] = found
+    outliers = _outliers(strategy.experiment.refuse, cohort, uploads)
+    for client in outliers:
+        del uploads[client]
+        why[client] = f"is refused by {strategy.experiment.refuse!r}"
+    return uploads, why, outliers
+
+
+def _read(strategy: Strategy, client: int, answer: Answer | str) -> Upload | str:
+    """The upload in an answer, or why there is none."""
+    if isinstance(answer, str):
+        return answer
+    if answer.status == Status.LOST:
+        strategy.lost.add(client)
+        return f"has lost its state and will be repaired: {printable(answer.reason)}"
+    if answer.status != Status.DONE:
+        return f"did not do the work: {printable(answer.reason)}"
+    try:
+        return checked_upload(answer, client, strategy.books.x0, strategy.books.aux, strategy.max_norm)
+    except RefusedUploadError as refusal:
+        return f"is refused: {refusal}"
+
+
+def _outliers(refuse: Refusal | None, cohort: Cohort, uploads: Mapping[int, Upload]) -> list[int]:
+    """The clients whose uploads a rule refuses."""
+    if refuse is None or not uploads:
+        return []
+    sent = np.isin(cohort.clients, list(uploads))
+    clients, work = cohort.clients[sent].tolist(), (cohort.eta * cohort.steps)[sent]
+    mask = refused(refuse, torch.stack([uploads[client].move for client in clients]), work)
+    return [client for client, out in zip(clients, mask.tolist(), strict=True) if out]
 
 
 def _weighted_sum(like: Tensor, weights: np.ndarray[tuple[int], np.dtype[np.float64]], rows: list[Tensor]) -> Tensor:

@@ -146,7 +146,7 @@ def run(nodes: int, rounds: int, secure: bool, folder: Path) -> Iterator[str]:
         held = np.unique(data.dataset.targets[rows].numpy(), return_counts=True)
         most = ", ".join(str(held[0][k]) for k in np.argsort(-held[1])[:3])
         yield f"node {i} holds {len(rows)} digits, most of them {most}"
-    yield f"starting a SuperLink and {nodes} SuperNodes{' (TLS, authenticated)' if secure else ''}"
+    yield f"starting a SuperLink and {nodes} SuperNodes{' behind a gate (TLS, keys, a signed app)' if secure else ''}"
     with DigitsFederation(nodes, folder, secure=secure) as federation:
         given = {"nodes": nodes, "rounds": rounds, "folder": folder / "books"}
         heard = []

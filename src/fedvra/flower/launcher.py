@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from fedvra.errors import FedvraError
-from fedvra.flower.certificates import write_certificates, write_node_key
+from fedvra.flower.certificates import write_author_key, write_certificates, write_node_key
+from fedvra.flower.signing import sign_app, write_trusted
 
 CONNECTION = "here"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -31,7 +32,8 @@ class LocalFederation:
     Args:
         nodes: how many SuperNodes; node i is client i.
         folder: for logs, keys, Flower's own files and the clients' ledgers.
-        secure: TLS, and SuperNodes that have to prove who they are.
+        secure: TLS, SuperNodes that have to prove who they are and run signed apps only, and a gate between them and the
+            SuperLink.
         environment: for all processes, besides this one's own.
     """
 
@@ -39,7 +41,10 @@ class LocalFederation:
         self, nodes: int, folder: Path, secure: bool = False, environment: Mapping[str, str] | None = None
     ) -> None:
         self.nodes, self.folder, self.secure = nodes, folder, secure
-        self.port = free_port()
+        self.port, self.gate_port = free_port(), free_port()
+        """Of the SuperLink, and of what SuperNodes see of it (the same where there is no gate)."""
+        if not secure:
+            self.gate_port = self.port
         here = str(Path(sys.executable).parent)
         self.environment = {
             **os.environ,
@@ -49,6 +54,7 @@ class LocalFederation:
             "OMP_NUM_THREADS": "1",  # several nodes share this machine
             **(environment or {}),
         }
+        self.signatures = folder / "signatures"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> LocalFederation:
@@ -68,7 +74,7 @@ class LocalFederation:
 
     def _start(self) -> None:
         (self.folder / "flwr").mkdir(parents=True, exist_ok=True)
-        security = ["--insecure"]
+        security, made = ["--insecure"], None
         connection = f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n'
         if self.secure:
             made = write_certificates(self.folder / "keys")
@@ -81,6 +87,13 @@ class LocalFederation:
         command = ["flower-superlink", *security, "--port", str(self.port), "--disable-runtime-dependency-installation"]
         self._spawn("superlink", command)
         self._await_port("superlink", self.port)
+        if made is not None:
+            command = ["fedvra", "federation", "gate", "--listen", f"127.0.0.1:{self.gate_port}"]
+            command += ["--superlink", f"127.0.0.1:{self.port}", "--ssl-ca-certfile", made.ca]
+            command += ["--ssl-certfile", made.certificate, "--ssl-keyfile", made.key]
+            self._spawn("gate", [*command, "--signatures", str(self.signatures)])
+            self._await_port("gate", self.gate_port)
+            write_trusted(write_author_key(self.folder / "keys"), self.signatures)
         for i in range(self.nodes):
             if self.secure:
                 self.register(i)
@@ -91,10 +104,11 @@ class LocalFederation:
         if self.secure:
             security = ["--root-certificates", str(self.folder / "keys" / "ca.crt")]
             security += ["--auth-supernode-private-key", str(write_node_key(self.folder / "keys", i)[0])]
+            security += ["--trusted-entities", str(self.signatures / "trusted.yaml")]
         else:
             security = ["--insecure"]
-        config = f'partition-id={i} fedvra-folder="{self.ledger(i)}" {self.node_config(i)}'
-        command = ["flower-supernode", *security, "--superlink", f"127.0.0.1:{self.port}"]
+        config = f'partition-id={self.client(i)} fedvra-folder="{self.ledger(i)}" {self.node_config(i)}'
+        command = ["flower-supernode", *security, "--superlink", f"127.0.0.1:{self.gate_port}"]
         self._spawn(f"node{i}", [*command, "--port", str(free_port()), "--node-config", config])
 
     def register(self, i: int) -> None:
@@ -127,8 +141,10 @@ class LocalFederation:
             check=False,
         )
 
-    def submit(self, app: Path, config: Mapping[str, Any]) -> subprocess.Popen[str]:
-        """``flwr run`` with the ServerApp's log on the returned process's stdout."""
+    def submit(self, app: Path, config: Mapping[str, Any], signed: bool = True) -> subprocess.Popen[str]:
+        """``flwr run`` with the ServerApp's log on the returned process's stdout; the app is signed first where it must be."""
+        if self.secure and signed:
+            sign_app(app, write_author_key(self.folder / "keys"), self.signatures)
         words = [item for key, value in config.items() for item in ("--run-config", f"{key}={_toml(value)}")]
         return subprocess.Popen(
             ["flwr", "run", str(app), CONNECTION, *words, "--stream"],
@@ -137,6 +153,10 @@ class LocalFederation:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def client(self, i: int) -> int:
+        """Which client SuperNode i says it is."""
+        return i
 
     def node_config(self, i: int) -> str:
         """What else SuperNode i is told, as ``key=value`` with strings in quotes."""

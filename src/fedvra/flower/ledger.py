@@ -14,12 +14,14 @@ so that lam = sum_i omega_i*lam_i holds between what the server has and what it 
 Messages may also arrive out of order, and an old one would settle against a ticket long superseded. Each carries the server's
 stamp (its incarnation, and a number that grows within it), and one that is not newer than the last is refused.
 
-On disk: one file of tensors per ticket, written once and never changed, and ``ledger.json``, replaced in one step.
+On disk: one file of tensors per ticket, written once and never changed, and ``ledger.json``, replaced in one step. Nobody but
+their owner can read them. Where a key is given, the page carries an HMAC, and one that was changed counts as lost.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hmac
 import json
 import re
 import secrets
@@ -31,8 +33,9 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedvra.durable import digest, replace_durably, sync_folder, write_tensors
+from fedvra.durable import digest, replace_durably, seal, sync_folder, write_tensors
 from fedvra.errors import FedvraError, require
+from fedvra.flower.private import private_files
 
 Stamp = tuple[int, int]
 """(incarnation of the server, number of the message within it)."""
@@ -88,21 +91,22 @@ class Ledger:
     tensor([1., 1.])
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, key: bytes | None = None) -> None:
+        self.folder, self._key = folder, key
         self.page = self._read()
 
     @classmethod
-    def of(cls, root: Path, experiment: str, client: int) -> Ledger:
+    def of(cls, root: Path, experiment: str, client: int, key: bytes | None = None) -> Ledger:
         """The ledger of a client in an experiment, under ``root``."""
         check_ticket(experiment)
-        return cls(root / experiment / f"client-{client:06d}")
+        return cls(root / experiment / f"client-{client:06d}", key)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other processes out meanwhile: a straggler may still be at work when the next message is handled."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as lock:
+        with private_files(self.folder):
+            lock = (self.folder / "lock").open("w")
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.page = self._read()
             yield
@@ -147,15 +151,18 @@ class Ledger:
         return path.is_file() and digest(path) == entry.sha256
 
     def _write_rows(self, ticket: str, rows: Mapping[str, Tensor]) -> Entry:
-        self.folder.mkdir(parents=True, exist_ok=True)
         if not rows:
             return Entry(ticket)
-        return Entry(ticket, write_tensors(self._path(ticket), dict(rows)))
+        with private_files(self.folder):
+            return Entry(ticket, write_tensors(self._path(ticket), dict(rows)))
 
     def _turn_to(self, page: Page) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(self.folder)  # the file of tensors must be there before the page that names it
-        replace_durably(self.folder / "ledger.json", json.dumps(asdict(page)).encode())
+        written = asdict(page)
+        if self._key is not None:
+            written["mac"] = seal(written, self._key)
+        with private_files(self.folder):
+            sync_folder(self.folder)  # the file of tensors must be there before the page that names it
+            replace_durably(self.folder / "ledger.json", json.dumps(written).encode())
         self.page = page
         named = {entry.ticket for entry in (page.committed, page.pending) if entry is not None}
         for path in self.folder.glob("*.safetensors"):
@@ -165,8 +172,11 @@ class Ledger:
     def _read(self) -> Page:
         try:
             found = json.loads((self.folder / "ledger.json").read_bytes())
+            mac = found.pop("mac", "")
+            if self._key is not None and not hmac.compare_digest(mac, seal(found, self._key)):
+                return Page()
             committed, pending = Entry(**found["committed"]), found["pending"]
             incarnation, number = map(int, found["stamp"])
             return Page(committed, None if pending is None else Entry(**pending), (incarnation, number))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return Page()  # new, wiped or damaged: the tickets will tell

@@ -28,11 +28,13 @@ from fedvra import rule
 from fedvra.data.dataset import Dataset, FederatedData, checked
 from fedvra.errors import UsageError, require
 from fedvra.flower.ledger import Ledger, LostStateError, Rows, StaleMessageError
+from fedvra.flower.orphans import end_with_supernode
+from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
 from fedvra.problems.base import Block, Private, Problem, Solver, SolverSettings
 
-PARTITION, FOLDER = "partition-id", "fedvra-folder"
-"""Keys of a SuperNode's --node-config: the client number, and where its ledger is kept."""
+PARTITION, FOLDER, KEY_FILE = "partition-id", "fedvra-folder", "fedvra-key-file"
+"""Keys of a SuperNode's --node-config: the client number, where its ledger is kept, and the secret that seals it."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def client(
     def decorate(steps: Steps) -> Handler:
         @functools.wraps(steps)
         def handle(message: Message, context: Context) -> Message:
+            end_with_supernode()
             order = unpack_order(message.content)
             node = _Node(order, context, problem, data, solver or SolverSettings(), steps)
             return Message(pack(node.answer()), reply_to=message)
@@ -120,7 +123,8 @@ class _Node:
         self._problem, self._data = problem, data
         self.settings = replace(settings, batch_size=order.batch_size or None)
         root = Path(str(context.node_config.get(FOLDER) or Path.home() / ".fedvra" / "ledger"))
-        self.ledger = Ledger.of(root.expanduser(), order.experiment, self.client)
+        key = read_key(str(context.node_config.get(KEY_FILE) or ""))
+        self.ledger = Ledger.of(root.expanduser(), order.experiment, self.client, key)
 
     @functools.cached_property
     def problem(self) -> Problem:

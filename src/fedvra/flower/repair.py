@@ -27,12 +27,16 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 from torch import Tensor
 
+from fedvra.flower.errands import ask, make_order
 from fedvra.flower.ledger import new_ticket
-from fedvra.flower.protocol import Answer, Errand, Status
+from fedvra.flower.protocol import Answer, Errand, Status, printable
 from fedvra.flower.uploads import RefusedUploadError, checked_vector
 
 if TYPE_CHECKING:
     from fedvra.flower.strategy import Strategy
+
+TOLERANCE = 1e-4
+"""What rounding in float32 may add up to over thousands of rounds, as a share of the duals."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +49,42 @@ class Audit:
     """\\|lam\\|."""
     missing: dict[int, str]
     """Clients whose dual could not be had, and why; the gap means little unless this is empty."""
+    scale: float
+    """sum_i omega_i*\\|lam_i\\|, beside which rounding is to be seen: lam itself tends to zero."""
+    differ: list[int]
+    """Clients whose dual is not the one that follows from their uploads, where the server keeps a shadow."""
 
     @property
     def relative(self) -> float:
         """gap / norm; 0 where both are 0."""
         return self.gap / self.norm if self.norm else self.gap
 
+    @property
+    def exact(self) -> bool:
+        """Do the books agree, up to rounding? Somebody whose dual and uploads tell different stories shows here."""
+        return self.gap <= TOLERANCE * self.scale and not self.differ
+
+    def tell(self) -> None:
+        """Log what was found: a warning where something is wrong, and where it cannot be known."""
+        if self.missing:
+            log(WARNING, "audit: incomplete, no dual from clients %s", sorted(self.missing))
+        elif self.exact:
+            log(INFO, "audit: |lam - sum omega_i lam_i| is %.1e of %.1e, as it should be", self.gap, self.scale)
+        else:
+            log(
+                WARNING,
+                "audit: |lam - sum omega_i lam_i| is %.1e of %.1e: the duals of %s are not what was uploaded",
+                self.gap,
+                self.scale,
+                f"clients {self.differ}" if self.differ else "some clients",
+            )
+
 
 def audit(strategy: Strategy, grid: Grid) -> Audit:
     """Measure lam - sum_i omega_i*lam_i. Clients never counted have lam_i = 0 and are not asked."""
-    total, missing = _reported(strategy, grid, leave_out=set())
+    found = _reported(strategy, grid, leave_out=set())
     lam = strategy.books.lam.double()
-    return Audit(float(torch.linalg.vector_norm(lam - total)), float(torch.linalg.vector_norm(lam)), missing)
+    return Audit(_norm(lam - found.total), _norm(lam), found.missing, found.scale, found.differ)
 
 
 def repair(strategy: Strategy, grid: Grid) -> None:
@@ -65,12 +93,12 @@ def repair(strategy: Strategy, grid: Grid) -> None:
     if strategy.shadow:
         books.restores.update({client: books.shadow.get(client, torch.zeros_like(books.x0)) for client in lost})
     else:
-        total, missing = _reported(strategy, grid, leave_out=set(lost))
-        if waiting := missing.keys() - lost:
+        found = _reported(strategy, grid, leave_out=set(lost))
+        if waiting := found.missing.keys() - lost:
             log(WARNING, "clients %s await repair until %s report", sorted(lost), sorted(waiting))
             return
         weight = float(sum(strategy.plan.omega[client] for client in lost))
-        remainder = books.lam.double() - total
+        remainder = books.lam.double() - found.total
         share = remainder / weight if weight else torch.zeros_like(remainder)
         books.restores.update({client: share.to(books.lam.dtype, copy=True) for client in lost})
     books.tickets.update({client: new_ticket() for client in lost})
@@ -79,35 +107,55 @@ def repair(strategy: Strategy, grid: Grid) -> None:
     strategy.save()  # before the state is sent: a server that dies here must know the new tickets
 
 
-def _reported(strategy: Strategy, grid: Grid, leave_out: set[int]) -> tuple[Tensor, dict[int, str]]:
-    """sum_i omega_i*lam_i over the clients that were ever counted and are not left out, and who did not report, and why.
+@dataclass
+class _Reported:
+    """What the clients said of their duals."""
+
+    total: Tensor
+    """sum_i omega_i*lam_i over those who reported."""
+    scale: float
+    missing: dict[int, str]
+    differ: list[int]
+
+
+def _reported(strategy: Strategy, grid: Grid, leave_out: set[int]) -> _Reported:
+    """The duals of the clients that were ever counted and are not left out.
 
     A client that turns out to have lost its state is added to ``strategy.lost``.
     """
     books, omega = strategy.books, strategy.plan.omega
     asked = [client for client, ticket in sorted(books.tickets.items()) if ticket and client not in leave_out]
-    total, missing = torch.zeros_like(books.lam, dtype=torch.float64), {}
-    answers = strategy.ask(grid, [strategy.order(Errand.REPORT, client) for client in asked])
+    found = _Reported(torch.zeros_like(books.lam, dtype=torch.float64), 0.0, {}, [])
+    answers = ask(strategy, grid, [make_order(strategy, Errand.REPORT, client) for client in asked])
     for client, answer in zip(asked, answers, strict=True):
         lam_i = _dual(answer, books.lam)
         if isinstance(lam_i, str):
-            missing[client] = lam_i
+            found.missing[client] = lam_i
             if isinstance(answer, Answer) and answer.status == Status.LOST:
                 strategy.lost.add(client)
-        elif lam_i is not None:
-            total += float(omega[client]) * lam_i.double()
-    return total, missing
+            continue
+        found.total += float(omega[client]) * lam_i
+        found.scale += float(omega[client]) * _norm(lam_i)
+        if strategy.shadow:
+            own = books.shadow.get(client, torch.zeros_like(books.lam)).double()
+            if _norm(lam_i - own) > TOLERANCE * _norm(own):
+                found.differ.append(client)
+    return found
 
 
-def _dual(answer: Answer | str, like: Tensor) -> Tensor | str | None:
-    """lam_i of a report (None: it is zero), or why there is none."""
+def _norm(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector))
+
+
+def _dual(answer: Answer | str, like: Tensor) -> Tensor | str:
+    """lam_i of a report in float64, or why there is none."""
     if isinstance(answer, str):
         return answer
     if answer.status != Status.DONE:
-        return answer.reason
+        return printable(answer.reason)
     if "lam" not in answer.arrays:
-        return None
+        return torch.zeros_like(like, dtype=torch.float64)
     try:
-        return checked_vector(answer.arrays["lam"], like, "the dual")
+        return checked_vector(answer.arrays["lam"], like, "the dual").double()
     except RefusedUploadError as refusal:
         return str(refusal)

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
+from queue import Empty, Queue
 
-from flwr.app import Message, MessageType
+import httpx
+from flwr.app import Error, Message, MessageType
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedvra.errors import FedvraError
-from fedvra.flower.protocol import Answer, BadMessageError, Order, Status, pack, unpack_answer
+from fedvra.flower.protocol import (
+    MAX_SHOWN,
+    MAX_TEXT,
+    Answer,
+    BadMessageError,
+    Order,
+    Status,
+    pack,
+    printable,
+    unpack_answer,
+)
 
 POLL_SECONDS = 0.25
+LOOKERS = 64
+"""Threads that look for replies, each for its share of them."""
+GRACE_SECONDS = 2.0
+"""For the first look at every reply, where the time is up before it is done."""
 EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 """What Flower says of a message, or a reply, that was not there when its time was up."""
 
@@ -23,20 +41,69 @@ EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
     """Send, and collect the replies that come in time, at most one for each message.
 
-    As ``grid.send_and_receive``, which looks for replies every three seconds only.
+    As ``grid.send_and_receive``, but one reply cannot hold up another: Flower waits for hours for somebody who announces a
+    reply and never sends its contents.
     """
     if not messages:
         return []
-    waiting = {number for number in grid.push_messages(messages) if number}
-    replies, deadline = [], time.monotonic() + timeout
-    while waiting and time.monotonic() < deadline:
-        for reply in grid.pull_messages(sorted(waiting)):
-            if reply.metadata.reply_to_message_id in waiting:
-                waiting.discard(reply.metadata.reply_to_message_id)
-                replies.append(reply)
-        if waiting:
-            time.sleep(POLL_SECONDS)
+    sent = {number: message for number, message in zip(grid.push_messages(messages), messages, strict=True) if number}
+    found: Queue[Message | httpx.HTTPError | None] = Queue()
+    over, lookers = threading.Event(), min(len(sent), LOOKERS)
+    for k in range(lookers):
+        own = {number: sent[number] for number in list(sent)[k::lookers]}
+        threading.Thread(target=_look, args=(grid, own, found, over), daemon=True).start()
+    replies: list[Message] = []
+    looked, deadline = 0, time.monotonic() + timeout
+    try:
+        while len(replies) < len(sent):
+            left = deadline - time.monotonic() + (GRACE_SECONDS if looked < lookers else 0)
+            item = found.get(timeout=max(left, 0.0))
+            if isinstance(item, httpx.HTTPError):
+                raise item
+            if item is None:
+                looked += 1
+            else:
+                replies.append(item)
+    except Empty:
+        pass  # the others come too late
+    finally:
+        over.set()
     return replies
+
+
+def _look(
+    grid: Grid, waiting: dict[str, Message], found: Queue[Message | httpx.HTTPError | None], over: threading.Event
+) -> None:
+    """Look for replies until all are there or nobody waits for them any more; None says that all were looked for once."""
+    try:
+        first = True
+        while waiting and not over.is_set():
+            for number in list(waiting):
+                if (reply := _pull(grid, number, waiting[number])) is not None:
+                    del waiting[number]
+                    found.put(reply)
+            if first:
+                found.put(None)
+            first = False
+            over.wait(POLL_SECONDS if waiting else 0)
+    except httpx.HTTPError as error:
+        found.put(error)
+
+
+def _pull(grid: Grid, number: str, message: Message) -> Message | None:
+    """The reply to one message, if it is there. One at a time: a reply that breaks Flower's parser takes no other along."""
+    try:
+        found = list(grid.pull_messages([number]))
+        if not found:
+            return None
+        if found[0].metadata.reply_to_message_id == number:
+            return found[0]
+        what = "a reply to another message"
+    except httpx.HTTPError:
+        raise  # the SuperLink is out of reach
+    except Exception as error:  # whatever Flower makes of bytes that are no message
+        what = f"what Flower cannot read ({type(error).__name__})"
+    return Message(Error(ErrorCode.UNKNOWN, f"it sent {what}"), reply_to=message)
 
 
 def make_message(order: Order, node: int, timeout: float) -> Message:
@@ -51,12 +118,17 @@ def read_reply(reply: Message | None) -> Answer | str:
     if reply.has_error() and reply.error.code in EXPIRED:
         return "did not answer in time"
     if reply.has_error():
-        reason = " ".join(str(reply.error.reason).split())
-        return f"failed: {reason[-300:] or 'no reason given'}"
+        reason = " ".join(str(reply.error.reason)[-MAX_TEXT:].split())
+        return f"failed: {printable(reason[-MAX_SHOWN:]) or 'no reason given'}"
     try:
         return unpack_answer(reply.content)
     except BadMessageError as error:
         return f"sent a message that cannot be read: {error}"
+
+
+def fingerprint(public_key: bytes) -> str:
+    """A node's public key as the books have it: the SHA-256 of it; "" where there is none."""
+    return hashlib.sha256(public_key).hexdigest() if public_key else ""
 
 
 def match(messages: Iterable[Message], replies: Iterable[Message]) -> list[Message | None]:
@@ -71,8 +143,8 @@ class Roster:
 
     total: int
     hello: Callable[[], Order]
-    accept: Callable[[Answer], str | None]
-    """Looks at an introduction; returns why it is refused, or None."""
+    accept: Callable[[Answer, str], str | None]
+    """Looks at an introduction and the key of the node it came from; returns why it is refused, or None."""
     nodes: dict[int, int] = field(default_factory=dict)
     """Client -> node, of those connected now."""
     _known: dict[int, int | None] = field(default_factory=dict)
@@ -82,9 +154,9 @@ class Roster:
 
     def refresh(self, grid: Grid, timeout: float) -> None:
         """See who is connected, and ask the new ones who they are."""
-        here = set(grid.get_node_ids())
+        here = {node.node_id: fingerprint(node.public_key) for node in grid.get_nodes()}
         self._known = {node: client for node, client in self._known.items() if node in here}
-        new = sorted(here - set(self._known))
+        new = sorted(here.keys() - self._known.keys())
         messages = [make_message(self.hello(), node, timeout) for node in new]
         for node, reply in zip(new, match(messages, exchange(grid, messages, timeout)), strict=True):
             answer = read_reply(reply)
@@ -92,13 +164,14 @@ class Roster:
             if isinstance(answer, str):
                 self._trouble(node, answer)  # asked again next time
                 continue
-            refusal = answer.reason if answer.status != Status.DONE else self.accept(answer)
+            done = answer.status == Status.DONE
+            refusal = self.accept(answer, here[node]) if done else printable(answer.reason) or "no reason given"
             self._known[node] = None if refusal else answer.client
             if refusal:
                 self._trouble(node, f"(client {answer.client}) is refused: {refusal}")
             else:
                 log(INFO, "node %s is client %s with %s samples", node, answer.client, answer.samples)
-        # In the order of introduction: where two nodes say they are the same client, the later one is (a restarted node).
+        # Where keys are not bound to clients, and two nodes say they are the same one, the later is (a restarted node).
         self.nodes = {client: node for node, client in self._known.items() if client is not None}
 
     def gather(self, grid: Grid, count: int, wait: float, timeout: float) -> None:

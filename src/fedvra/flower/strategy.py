@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,20 @@ from torch import Tensor
 
 from fedvra import rule
 from fedvra.algorithms.base import Algorithm
-from fedvra.cohort import Cohort, Floats, Ints, Setting
+from fedvra.cohort import Cohort, Setting
 from fedvra.errors import UsageError, require
 from fedvra.flat import FlatSpec
 from fedvra.flower.books import Books
-from fedvra.flower.counting import count
-from fedvra.flower.protocol import Answer, Errand, Order, Status, to_array
+from fedvra.flower.counting import count, judge
+from fedvra.flower.errands import losses, make_order, train_orders
+from fedvra.flower.private import read_key
+from fedvra.flower.protocol import Answer, Errand, to_array
 from fedvra.flower.repair import Audit, audit, repair
-from fedvra.flower.roster import Roster, exchange, make_message, match, read_reply
-from fedvra.flower.uploads import RefusedUploadError, Upload, checked_upload
+from fedvra.flower.roster import Roster, exchange, make_message
 from fedvra.memory import chosen
 from fedvra.planning import Experiment, Plan
 from fedvra.problems.base import Problem
+from fedvra.refusals import Refusal
 from fedvra.samplers import Sampler
 from fedvra.work import Work
 
@@ -50,6 +52,12 @@ class Strategy(FlowerStrategy):
         folder: where the server keeps its books. A run on a folder that holds some goes on from there.
         weights: "equal", "samples" or one number per client.
         max_norm: refuse uploads x_i - x0 of greater Euclidean norm; None sets no bound.
+        refuse: which of a round's uploads are not counted, e.g. ``fv.MedianNorm(3)`` or ``fv.MultiKrum(2)``; None: all are.
+        max_samples: refuse clients that say they hold more; with weights="samples" it is what they may claim.
+        audit_every: compare lam with the clients' duals every so many rounds; 0 never.
+        bind_keys: a client number belongs to the key of the node that claimed it first. False where SuperNodes are not
+            authenticated and come back with another key.
+        key_file: a secret of 32 bytes or more, kept apart from ``folder``; the books then carry a MAC.
         shadow: keep a copy of every lam_i here (N*P numbers on this disk), so that a client that loses its own can be
             restored at once and exactly. Without it the others are asked for theirs, see ``fedvra.flower.repair``.
         wait: seconds to wait for the clients to connect.
@@ -70,15 +78,23 @@ class Strategy(FlowerStrategy):
         weights: Any = "equal",
         x_init: Tensor | None = None,
         max_norm: float | None = None,
+        refuse: Refusal | None = None,
+        max_samples: int = 10**9,
+        audit_every: int = 25,
+        bind_keys: bool = True,
+        key_file: str | Path | None = None,
         shadow: bool = False,
         wait: float = 600.0,
     ) -> None:
         require(clients >= 1, f"clients must be >= 1, got {clients}.")
         require(max_norm is None or max_norm > 0, f"max_norm must be > 0 or None, got {max_norm}.")
+        require(audit_every >= 0, f"audit_every must be >= 0 (0: never), got {audit_every}.")
         self.experiment = Experiment(
-            algorithm, problem, sampler, work, None, lr, batch_size, seed, weights, x_init, eval_every=0
+            algorithm, problem, sampler, work, None, lr, batch_size, seed, weights, x_init, eval_every=0, refuse=refuse
         )
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
+        self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
+        self._key = read_key(key_file)
         x0 = self.experiment.start()
         identity = {"algorithm": algorithm.name, "seed": seed, "clients": clients, "parameters": x0.numel()}
         self.books = Books(
@@ -90,13 +106,15 @@ class Strategy(FlowerStrategy):
             samples=np.zeros(clients, dtype=np.int64),
         )
         Plan(self.experiment, np.ones(clients, dtype=np.int64))  # what it would refuse is known before anybody is asked
-        self.roster = Roster(clients, lambda: self.order(Errand.HELLO, -1), self._accept)
+        self.roster = Roster(clients, lambda: make_order(self, Errand.HELLO, -1), self._accept)
         self.records: list[dict[str, Any]] = []
-        """One per round played by this server: round, cohort, counted, lost (client -> why), train_loss, strength."""
+        """One per round run by this server: round, cohort, counted, lost (client -> why), refused by ``refuse``, train_loss,
+        strength, and in some the audit."""
         self.lost: set[int] = set()
         """Clients whose state is lost and not yet restored; they sit out."""
         self.timeout = 3600.0
-        self._number = 0
+        self.number = 0
+        """Of the order sent last."""
         self._sent: list[tuple[Message, int]] = []
         self._cohort: Cohort | None = None
         self._row: rule.Coefficients | None = None
@@ -140,7 +158,7 @@ class Strategy(FlowerStrategy):
 
     def open(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
         """Read the books, or begin them, and wait for the clients."""
-        if self.books.resume(self.folder):
+        if self.books.resume(self.folder, self._key):
             log(INFO, "going on after round %s from %s", self.books.round, self.folder)
         elif initial_arrays is not None:
             module = self.experiment.problem.to_module(self.books.x0, self.books.aux)
@@ -160,6 +178,10 @@ class Strategy(FlowerStrategy):
         messages = list(self.configure_train(self.books.round + 1, ArrayRecord(), ConfigRecord(), grid))
         _, figures = self.aggregate_train(self.books.round + 1, exchange(grid, messages, self.timeout))
         assert figures is not None
+        if self.audit_every and self.books.round % self.audit_every == 0:
+            found = self.audit(grid)
+            self.records[-1]["audit"] = asdict(found)
+            found.tell()
         return figures
 
     def audit(self, grid: Grid) -> Audit:
@@ -174,30 +196,15 @@ class Strategy(FlowerStrategy):
     ) -> Iterable[Message]:
         """The messages of the next round. What is broadcast comes from the books, not from ``arrays`` or ``config``."""
         books, plan = self.books, self.plan
-        cohort = self._cohort = plan.cohort(
-            books.round, books.counts, lambda who: self._losses(grid, who), books.memory.numbers
-        )
+        cohort = self._cohort = plan.cohort(books.round, books.counts, losses(self, grid), books.memory.numbers)
         self._sent = []
         if not len(cohort):
             return []
         row = self._row = plan.row(cohort, books.counts)
         require(row.communicates, "rounds without communication need the simulator: set skip to 0.")
-        vectors = {"x0": books.x0, **({"lam": books.lam} if row.sigma else {})}
-        if books.aux is not None:
-            vectors["aux"] = books.aux
-        for k, client in enumerate(cohort.clients.tolist()):
-            if client in self.lost or client not in self.roster.nodes:
-                continue
-            order = replace(
-                self.order(Errand.TRAIN, client),
-                steps=int(cohort.steps[k]),
-                eta=float(cohort.eta[k]),
-                gamma=float(row.gamma[k]),
-                alpha=float(row.alpha[k]),
-                sigma=float(row.sigma),
-            )
-            order = replace(order, arrays={**order.arrays, **vectors})
-            self._sent.append((make_message(order, self.roster.nodes[client], self.timeout), client))
+        for order in train_orders(self, cohort, row):
+            message = make_message(order, self.roster.nodes[order.client], self.timeout)
+            self._sent.append((message, order.client))
         return [message for message, _ in self._sent]
 
     def aggregate_train(
@@ -206,15 +213,7 @@ class Strategy(FlowerStrategy):
         """Count what can be counted, take the server's step, write the books."""
         cohort, books = self._cohort, self.books
         assert cohort is not None
-        uploads: dict[int, Upload] = {}
-        why = {int(c): "awaits repair" if c in self.lost else "is not connected" for c in cohort.clients}
-        for (_, client), reply in zip(self._sent, match([m for m, _ in self._sent], replies), strict=True):
-            found = self._judge(client, read_reply(reply))
-            if isinstance(found, Upload):
-                uploads[client] = found
-                del why[client]
-            else:
-                why[client] = found
+        uploads, why, refused = judge(self, cohort, self._sent, replies)
         for client, reason in why.items():
             log(WARNING, "round %s: client %s %s", books.round + 1, client, reason)
         if why and self.experiment.algorithm.everyone_takes_part:
@@ -226,29 +225,18 @@ class Strategy(FlowerStrategy):
         books.counts[cohort.clients] += 1
         books.round += 1
         self.save()
-        return self.arrays(), self._record(cohort, sorted(uploads), why, loss)
+        return self.arrays(), self._record(cohort, sorted(uploads), why, refused, loss)
 
-    def _judge(self, client: int, answer: Answer | str) -> Upload | str:
-        """An upload to be counted, or why there is none."""
-        if isinstance(answer, str):
-            return answer
-        if answer.status == Status.LOST:
-            self.lost.add(client)
-            return f"has lost its state and will be repaired: {answer.reason}"
-        if answer.status != Status.DONE:
-            return f"did not do the work: {answer.reason}"
-        try:
-            return checked_upload(answer, client, self.books.x0, self.books.aux, self.max_norm)
-        except RefusedUploadError as refusal:
-            return f"is refused: {refusal}"
-
-    def _record(self, cohort: Cohort, counted: list[int], why: dict[int, str], loss: float | None) -> MetricRecord:
+    def _record(
+        self, cohort: Cohort, counted: list[int], why: dict[int, str], refused: list[int], loss: float | None
+    ) -> MetricRecord:
         picked = chosen(self.experiment.algorithm, cohort)
         record = {
             "round": self.books.round,
             "cohort": cohort.clients.tolist(),
             "counted": counted,
             "lost": why,
+            **({} if self.experiment.refuse is None else {"refused": refused}),
             "train_loss": loss,
             **picked,
         }
@@ -264,51 +252,24 @@ class Strategy(FlowerStrategy):
         """Who works how, once everybody's n_i is known."""
         return Plan(self.experiment, self.books.samples)
 
-    def order(self, errand: Errand, client: int) -> Order:
-        """An errand for one client with a number of its own, and what is needed to settle its books."""
-        self._number += 1
-        books, restore = self.books, self.books.restores.get(client)
-        return Order(
-            errand=errand,
-            experiment=books.experiment,
-            total=self.roster.total,
-            client=client,
-            incarnation=books.incarnation,
-            number=self._number,
-            counted=books.tickets.get(client, ""),
-            round=books.round,
-            seed=self.experiment.seed,
-            batch_size=self.experiment.batch_size or 0,
-            arrays={} if restore is None else {"restore": restore},
-        )
-
-    def ask(self, grid: Grid, orders: list[Order]) -> list[Answer | str]:
-        """Send these orders to their clients; each one's answer, or why there is none."""
-        reachable = [order for order in orders if order.client in self.roster.nodes]
-        messages = [make_message(o, self.roster.nodes[o.client], self.timeout) for o in reachable]
-        replies = match(messages, exchange(grid, messages, self.timeout))
-        found = {o.client: read_reply(reply) for o, reply in zip(reachable, replies, strict=True)}
-        return [found.get(order.client, "is not connected") for order in orders]
-
     def save(self) -> None:
         """Write the books; when this returns they will survive a crash."""
-        self.books.save(self.folder)
+        self.books.save(self.folder, self._key)
 
-    def _accept(self, answer: Answer) -> str | None:
-        known = int(self.books.samples[answer.client])
-        if answer.samples < 1 or known not in (0, answer.samples):
-            return f"it holds {answer.samples} samples, at the start it had {known}"
-        self.books.samples[answer.client] = answer.samples
-        counted = self.books.tickets.get(answer.client, "")
-        if counted not in (answer.committed, answer.pending) and answer.client not in self.books.restores:
-            self.lost.add(answer.client)
+    def _accept(self, answer: Answer, key: str) -> str | None:
+        """Whether an introduction is believed; returns why not, or None."""
+        books, client = self.books, answer.client
+        if not 0 <= client < self.roster.total:
+            return f"there are clients 0 to {self.roster.total - 1}"
+        known = int(books.samples[client])
+        if not 1 <= answer.samples <= self.max_samples or known not in (0, answer.samples):
+            return f"it holds {answer.samples} samples; at the start it had {known}, and {self.max_samples} is the most"
+        if self.bind_keys and (refusal := books.claim(client, key)) is not None:
+            return refusal
+        books.samples[client] = answer.samples
+        if books.tickets.get(client, "") not in (answer.committed, answer.pending) and client not in books.restores:
+            self.lost.add(client)
         return None
-
-    def _losses(self, grid: Grid, clients: Ints) -> Floats:
-        """f_i(x0), asked of the clients; whoever does not answer comes last."""
-        orders = [replace(self.order(Errand.LOSS, int(c)), arrays={"x0": self.books.x0}) for c in clients]
-        answers = self.ask(grid, orders)
-        return np.array([-np.inf if isinstance(a, str) or a.status != Status.DONE else a.loss for a in answers])
 
     def arrays(self) -> ArrayRecord:
         """The model as Flower's own strategies have it, a state_dict; the flat x0 where there is no module."""

@@ -1,8 +1,8 @@
 """Uploads are checked before they count: one client that is broken, or means harm, must not spoil the model of all.
 
-What is checked: that the vector can be read without unpickling, its shape, its dtype, that every number is finite, and, where
-a bound is set, its Euclidean norm. An upload that fails is refused by name; its client's dual is not committed, and the round
-goes on without it.
+What is checked: that the vector is one of NumPy's plain format, its length, its dtype, that every number is finite, that its
+Euclidean norm is not absurd beside the model's, and, where a bound is set, that it is below it. An upload that fails is refused
+by name; its client's dual is not committed, and the round is run without it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from torch import Tensor
 from fedvra.errors import FedvraError, UsageError
 from fedvra.flower.ledger import check_ticket
 from fedvra.flower.protocol import Answer, BadMessageError, read_array
+
+ABSURD = 1e9
+"""No honest vector is so many times longer than the one it belongs to (plus 1), however badly a run diverges in one round."""
+MAX_LOSS = 1e30
 
 
 class RefusedUploadError(FedvraError):
@@ -45,7 +49,7 @@ def checked_upload(answer: Answer, client: int, x0: Tensor, aux: Tensor | None, 
         raise RefusedUploadError(str(error)) from error
     if not answer.ticket:
         raise RefusedUploadError("it carries no ticket")
-    if not math.isfinite(answer.loss):
+    if not math.isfinite(answer.loss) or abs(answer.loss) > MAX_LOSS:
         raise RefusedUploadError(f"its training loss is {answer.loss}")
     return Upload(
         ticket=answer.ticket,
@@ -59,6 +63,9 @@ def checked_vector(array: Array | None, like: Tensor, name: str, max_norm: float
     """A vector that came from elsewhere, once it is known to be one that can be added to ``like``."""
     if array is None:
         raise RefusedUploadError(f"{name}: missing")
+    most = like.numel() * 8 + 256  # numbers of another kind, and any header, before anything is copied
+    if len(array.data) > most:
+        raise RefusedUploadError(f"{name} takes {len(array.data)} bytes, expected {most} at most")
     try:
         found = read_array(array)
     except BadMessageError as error:
@@ -70,7 +77,9 @@ def checked_vector(array: Array | None, like: Tensor, name: str, max_norm: float
     bad = int((~torch.isfinite(found)).sum())
     if bad:
         raise RefusedUploadError(f"{name} holds NaN or infinity in {bad} of {found.numel()} places")
-    norm = float(torch.linalg.vector_norm(found.double()))
+    norm, beside = (float(torch.linalg.vector_norm(vector.double())) for vector in (found, like))
+    if not norm <= ABSURD * (1 + beside):
+        raise RefusedUploadError(f"{name} has norm {norm:.4g}, absurd beside {beside:.4g}")
     if max_norm is not None and norm > max_norm:
         raise RefusedUploadError(f"{name} has norm {norm:.4g}, more than the bound {max_norm:.4g}")
     return found

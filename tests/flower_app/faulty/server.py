@@ -40,7 +40,12 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     folder = Path(str(config["folder"]))
     strategy = Mortal(
-        algorithm(), clients=CLIENTS, folder=folder / "books", wait=120, **settings(int(config["cohort"]))
+        algorithm(),
+        clients=CLIENTS,
+        folder=folder / "books",
+        wait=120,
+        bind_keys=bool(config["bind-keys"]),
+        **settings(int(config["cohort"])),
     )
     strategy.die = str(config["die"])
     strategy.timeout = float(config["timeout"])

@@ -1,0 +1,85 @@
+"""What the server asks of its clients: orders with numbers of their own, sent, and the answers read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from fedvra import rule
+from fedvra.cohort import Cohort, Floats, Ints
+from fedvra.flower.protocol import Answer, Errand, Order, Status
+from fedvra.flower.roster import exchange, make_message, match, read_reply
+
+if TYPE_CHECKING:
+    from fedvra.flower.strategy import Strategy
+
+
+def make_order(strategy: Strategy, errand: Errand, client: int) -> Order:
+    """An errand for one client with a number of its own, and what is needed to settle its books."""
+    strategy.number += 1
+    books, restore = strategy.books, strategy.books.restores.get(client)
+    return Order(
+        errand=errand,
+        experiment=books.experiment,
+        total=strategy.roster.total,
+        client=client,
+        incarnation=books.incarnation,
+        number=strategy.number,
+        counted=books.tickets.get(client, ""),
+        round=books.round,
+        seed=strategy.experiment.seed,
+        batch_size=strategy.experiment.batch_size or 0,
+        arrays={} if restore is None else {"restore": restore},
+    )
+
+
+def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> list[Order]:
+    """The work of a round, for the clients of the cohort that are connected and have their state."""
+    books = strategy.books
+    vectors = {"x0": books.x0, **({"lam": books.lam} if row.sigma else {})}
+    if books.aux is not None:
+        vectors["aux"] = books.aux
+    orders = []
+    for k, client in enumerate(cohort.clients.tolist()):
+        if client in strategy.lost or client not in strategy.roster.nodes:
+            continue
+        order = make_order(strategy, Errand.TRAIN, client)
+        orders.append(
+            replace(
+                order,
+                steps=int(cohort.steps[k]),
+                eta=float(cohort.eta[k]),
+                gamma=float(row.gamma[k]),
+                alpha=float(row.alpha[k]),
+                sigma=float(row.sigma),
+                arrays={**order.arrays, **vectors},
+            )
+        )
+    return orders
+
+
+def ask(strategy: Strategy, grid: Grid, orders: list[Order]) -> list[Answer | str]:
+    """Send these orders to their clients; each one's answer, or why there is none."""
+    nodes = strategy.roster.nodes
+    reachable = [order for order in orders if order.client in nodes]
+    messages = [make_message(o, nodes[o.client], strategy.timeout) for o in reachable]
+    replies = match(messages, exchange(grid, messages, strategy.timeout))
+    found = {o.client: read_reply(reply) for o, reply in zip(reachable, replies, strict=True)}
+    return [found.get(order.client, "is not connected") for order in orders]
+
+
+def losses(strategy: Strategy, grid: Grid) -> Callable[[Ints], Floats]:
+    """f_i(x0), asked of the clients; whoever does not answer, or not with a number, comes last."""
+
+    def asked(clients: Ints) -> Floats:
+        x0 = {"x0": strategy.books.x0}
+        orders = [replace(make_order(strategy, Errand.LOSS, int(client)), arrays=x0) for client in clients]
+        answers = ask(strategy, grid, orders)
+        found = [-np.inf if isinstance(a, str) or a.status != Status.DONE else a.loss for a in answers]
+        return np.array([loss if np.isfinite(loss) else -np.inf for loss in found])
+
+    return asked
