@@ -44,6 +44,10 @@ def look(module: nn.Module, loss: Loss, batch: Batch, seed: int) -> Look:
         with kept_generators():
             outputs, target_dtype = _first_step(subject, batch, seed)
             batch = (batch[0], cast_targets(batch[1], target_dtype))
+            for held in subject.others:
+                held.put_back()
+            for tensor, data in frozen:
+                tensor.data = data.clone()
             return Look(_changes(subject, batch, seed), target_dtype, outputs)
     finally:
         for held in subject.others:

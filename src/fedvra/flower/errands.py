@@ -33,6 +33,8 @@ def make_order(strategy: Strategy, errand: Errand, client: int) -> Order:
         round=books.round,
         seed=strategy.experiment.seed,
         batch_size=strategy.experiment.batch_size or 0,
+        drop_last=int(strategy.experiment.drop_last),
+        frozen=strategy.frozen,
         arrays={} if restore is None else {"restore": restore},
     )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from fedvra.flower.ledger import Ledger, LostStateError, Rows, StaleMessageError
 from fedvra.flower.orphans import end_with_supernode
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
+from fedvra.frozen import keep_frozen, require_frozen
 from fedvra.problems.base import Block, Private, Problem, Solver, SolverSettings
 
 PARTITION, FOLDER, KEY_FILE = "partition-id", "fedvra-folder", "fedvra-key-file"
@@ -121,7 +123,9 @@ class _Node:
         self.order, self.context, self.steps = order, context, steps
         self.client = _client_number(context, order.total)
         self._problem, self._data = problem, data
-        self.settings = replace(settings, batch_size=order.batch_size or None)
+        self.settings = replace(
+            settings, batch_size=order.batch_size or None, drop_last=bool(order.drop_last), seed=order.seed
+        )
         root = Path(str(context.node_config.get(FOLDER) or Path.home() / ".fedvra" / "ledger"))
         key = read_key(str(context.node_config.get(KEY_FILE) or ""))
         self.ledger = Ledger.of(root.expanduser(), order.experiment, self.client, key)
@@ -173,8 +177,9 @@ class _Node:
         )
 
     def _loss(self) -> Answer:
-        solver = self.problem.solver(self.data, self.settings)
-        return self._say(Status.DONE, loss=float(solver.losses(self.order.arrays["x0"], np.array([self.client]))[0]))
+        with closing(self.problem.solver(self.data, self.settings)) as solver:
+            found = solver.losses(self.order.arrays["x0"], np.array([self.client]))
+        return self._say(Status.DONE, loss=float(found[0]))
 
     def _settle(self) -> None:
         order, lam_i = self.order, self.order.arrays.get("restore")
@@ -191,8 +196,10 @@ class _Node:
         x0, lam = order.arrays["x0"], order.arrays.get("lam")
         with torch.no_grad():
             h = rule.correction(rows.get("lam"), torch.zeros_like(x0) if lam is None else lam, order.sigma)
+        self._check_model(order.arrays.get("aux"))
         work = self._work(x0, h, rows)
-        move = self.steps(work)
+        with closing(work._solver):
+            move = self.steps(work).clone()
         require(
             isinstance(move, Tensor) and move.shape == x0.shape and move.dtype == x0.dtype,
             f"the train function must return the move x_i - x0: a {x0.dtype} tensor of shape {list(x0.shape)}.",
@@ -209,6 +216,22 @@ class _Node:
             arrays["aux"] = to_array(work._private.aux[0])
         loss = work._losses[0] if work._losses else 0.0
         return self._say(Status.DONE, ticket=self.ledger.stage(new), loss=loss, arrays=arrays)
+
+    def _check_model(self, aux: Tensor | None) -> None:
+        """Its frozen part and its statistics are what the server takes them for."""
+        here, there = (0 if t is None else t.numel() for t in (self._statistics(), aux))
+        require(
+            here == there,
+            f"training changes {here} numbers of this model besides its parameters, and the server, which goes by the kinds of "
+            f"layers, expects {there}: use layers that torch knows (BatchNorm), or none that keep statistics.",
+        )
+        frozen = self.problem.frozen(self.order.seed)
+        keep_frozen(self.ledger.folder, frozen)
+        require_frozen(self.ledger.folder, self.order.frozen, frozen)
+
+    def _statistics(self) -> Tensor | None:
+        data = self.data  # looked at first: what training changes is found with data
+        return None if data is None else self.problem.initial_aux(self.order.seed)
 
     def _work(self, x0: Tensor, h: Tensor | None, rows: Rows) -> LocalWork:
         order = self.order

@@ -71,6 +71,10 @@ class Order:
     seed: int = 0
     batch_size: int = 0
     """0: the client's whole data in every step."""
+    drop_last: int = 0
+    """1: leave out the last, smaller batch of an epoch."""
+    frozen: str = ""
+    """The hash of what is frozen in the model; "" where nothing is."""
     steps: int = 0
     eta: float = 0.0
     gamma: float = 0.0

@@ -29,6 +29,7 @@ from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, to_array
 from fedvra.flower.repair import Audit, audit, repair
 from fedvra.flower.roster import Roster, exchange, make_message
+from fedvra.frozen import frozen_hash
 from fedvra.memory import chosen
 from fedvra.planning import Experiment, Plan
 from fedvra.problems.base import Problem
@@ -74,6 +75,7 @@ class Strategy(FlowerStrategy):
         folder: str | Path,
         lr: Setting = 0.01,
         batch_size: int | None = None,
+        drop_last: bool = False,
         seed: int = 0,
         weights: Any = "equal",
         x_init: Tensor | None = None,
@@ -90,12 +92,25 @@ class Strategy(FlowerStrategy):
         require(max_norm is None or max_norm > 0, f"max_norm must be > 0 or None, got {max_norm}.")
         require(audit_every >= 0, f"audit_every must be >= 0 (0: never), got {audit_every}.")
         self.experiment = Experiment(
-            algorithm, problem, sampler, work, None, lr, batch_size, seed, weights, x_init, eval_every=0, refuse=refuse
+            algorithm,
+            problem,
+            sampler,
+            work,
+            lr=lr,
+            batch_size=batch_size,
+            seed=seed,
+            weights=weights,
+            x_init=x_init,
+            eval_every=0,
+            drop_last=drop_last,
+            refuse=refuse,
         )
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
         self._key = read_key(key_file)
         x0 = self.experiment.start()
+        self.frozen = frozen_hash(problem.frozen(seed))
+        """What is frozen in the model, by its hash: every order names it, and no node works on another."""
         identity = {"algorithm": algorithm.name, "seed": seed, "clients": clients, "parameters": x0.numel()}
         self.books = Books(
             identity,
