@@ -52,3 +52,13 @@ def test_variance_before_and_after_correction(tmp_path: Path) -> None:
     assert found["FedVRA"].rounds == [5, 10, 15, 20]
     assert found["SCAFFOLD"].mean[-1] < found["FedAvg"].mean[-1] / 2
     assert found["FedVRA"].mean[-1] < found["FedAvg"].mean[-1] / 2
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_fine_tuning_with_lora_sends_kilobytes(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("peft")
+    history = runpy.run_path(str(EXAMPLES / "lora.py"))["main"]()
+    assert len(history.x0) == 1123
+    assert history.metrics[-1]["bytes_up"] == 5 * (4 * 1123 + 8)
+    assert history.metrics[-1]["test_accuracy"] > 0.6
+    assert "1,123 of 23,078 parameters are trained; 4.4 KiB" in capsys.readouterr().out
