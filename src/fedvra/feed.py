@@ -58,15 +58,11 @@ class Feed:
         return self.prepared(inputs, rng, dtype), self._ready(targets)
 
     def test_batch(self, rows: Ints | slice, dtype: torch.dtype | None = None) -> tuple[Tree, Tree]:
-        """The same of the test data."""
+        """The same of the test data; copies, for a model may work on its inputs in place."""
         inputs, targets = self.data.dataset.take_test(rows)
-        return self.prepared(inputs, None, dtype), self._ready(targets)
-
-    def inputs(self, rows: Ints, rng: np.random.Generator | None = None) -> Tree:
-        return self.prepared(trees.take(self.data.dataset.inputs, rows), rng)
-
-    def targets(self, rows: Ints) -> Tree:
-        return self._ready(trees.take(self.data.dataset.targets, rows))
+        stored = {t.data_ptr() for t in trees.leaves(inputs) if isinstance(t, Tensor)}
+        ready = self.prepared(inputs, None, dtype)
+        return trees.map(lambda t: t.clone() if t.data_ptr() in stored else t, ready), self._ready(targets)
 
     def prepared(self, samples: Tree, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None) -> Tree:
         """Samples as stored -> what the model takes, in the memory layout that its convolutions are fastest on."""

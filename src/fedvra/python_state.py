@@ -100,6 +100,8 @@ def _refill(value: Any, kept: Any) -> None:
     """The object that the user knows, holding what it held."""
     if isinstance(value, Tensor):
         value.data.copy_(kept)
+    elif isinstance(value, np.ndarray):
+        value[...] = kept
     elif isinstance(value, list | deque):
         value.clear()
         value.extend(kept)

@@ -173,7 +173,7 @@ def copied(module: nn.Module) -> nn.Module:
         for key, value in vars(part).items():
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
-            elif not key.startswith("_") and hasattr(value, "__dict__") and not _copies(value):
+            elif key not in ("_parameters", "_buffers", "_modules") and not _copies(value):
                 memo[id(value)] = value  # a lock, an open file: shared
     return copy.deepcopy(module, memo)
 
@@ -231,7 +231,7 @@ def _check_batch_of_one(problem: Supervised, subject: Subject, data: FederatedDa
     alone = data.sizes == 1 if size is None or settings.drop_last else (data.sizes == 1) | (data.sizes % size == 1)
     if size == 1:
         alone = data.sizes >= 1
-    if not subject.statistics or not alone.any():
+    if not alone.any():
         return
     client = int(np.flatnonzero(alone)[0])
     if not fits(subject, Feed(data, size, subject.spec.dtype).batch(data.part(client)[:1])):
