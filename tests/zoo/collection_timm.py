@@ -87,7 +87,9 @@ def swin() -> nn.Module:
 
 
 CASES = [
-    Case("timm-resnet-batchnorm", resnet, images, buffers="average", tolerance=1e-6, single=0),  # one pixel is left at the end
+    Case(
+        "timm-resnet-batchnorm", resnet, images, buffers="average", tolerance=1e-6, single=0
+    ),  # one pixel is left at the end
     Case("timm-vit", vit, images),
     Case("timm-vit-checkpointing", lambda: vit(True), images),
     Case("timm-vit-layer-scale-drop-path", lambda: vit(init_values=0.7, drop_path_rate=0.3), images),
