@@ -5,12 +5,14 @@ from __future__ import annotations
 from zoo import (
     collection_backward,
     collection_corners,
+    collection_identity,
     collection_libraries,
     collection_losses,
     collection_ops,
     collection_parameters,
     collection_python,
     collection_sequences,
+    collection_state,
     collection_tasks,
     collection_timm,
     collection_vision,
@@ -27,6 +29,8 @@ CASES: list[Case] = [
     *collection_ops.CASES,
     *collection_tasks.CASES,
     *collection_corners.CASES,
+    *collection_identity.CASES,
+    *collection_state.CASES,
     *collection_libraries.CASES,
     *collection_timm.CASES,
 ]
