@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from fedvra.cohort import Cohort, Ints
 from fedvra.streams import Purpose, stream
 
-PER_STEP = 0.0005
-"""How often: a check costs about ten steps, so this adds half a per cent."""
+PER_STEP = 0.0002
+"""How often: a check costs ten to thirty steps, so this adds about half a per cent."""
 
 
 class CheckSchedule:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -36,25 +37,14 @@ def look(module: nn.Module, loss: Loss, batch: Batch, seed: int) -> Look:
         materialise(module, batch[0])
     check_parameters(module)
     subject = Subject(module, loss)
-    subject.lend()
-    frozen = [(held.tensor, held.tensor.data) for held in subject.others]
-    try:
-        for tensor, data in frozen:  # the steps are not to touch the user's
-            tensor.data = data.clone()
-        with kept_generators():
+    with kept_generators():
+        with forgotten(subject):
             outputs, target_dtype = _first_step(subject, batch, seed)
-            batch = (batch[0], cast_targets(batch[1], target_dtype))
-            for held in subject.others:
-                held.put_back()
-            for tensor, data in frozen:
-                tensor.data = data.clone()
-            return Look(_changes(subject, batch, seed), target_dtype, outputs)
-    finally:
-        for held in subject.others:
-            held.put_back()
-        for tensor, data in frozen:
-            tensor.data = data
-        subject.give_back()
+        batch = (batch[0], cast_targets(batch[1], target_dtype))
+        with forgotten(subject):
+            findings = _changes(subject, batch, seed)
+        require_reproducible(Subject(module, loss, findings), batch, seed)
+    return Look(findings, target_dtype, outputs)
 
 
 def materialise(module: nn.Module, inputs: Any) -> None:
@@ -95,22 +85,65 @@ def check_parameters(module: nn.Module) -> None:
     )
 
 
+def require_reproducible(subject: Subject, batch: Batch, seed: int) -> None:
+    """The same two steps from the same start, twice: a difference is state that cannot be seen, and so cannot be put back."""
+    with forgotten(subject):
+        found = []
+        for _ in range(2):
+            with subject.aside(seed):
+                x, aux = subject.gather(), subject.gather_aux()
+                losses = []
+                for _ in range(2):
+                    subject.point_at(x, aux)
+                    losses.append(subject.backward(fresh(batch)))
+                    with torch.no_grad():
+                        x.add_(_flat(subject), alpha=-TRIAL_STEP)
+                found.append((torch.stack(losses), x))
+    (losses_a, a), (losses_b, b) = found
+    tolerance = 1e-5 if a.dtype != torch.float64 else 1e-10
+    same = torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+    require(
+        same and torch.allclose(losses_a, losses_b, rtol=tolerance, atol=tolerance, equal_nan=True),
+        "the same steps from the same start come out differently: the model or its loss keeps state that cannot be found "
+        "(a generator, a counter in a class or a closure) or draws numbers from a source of its own; keep state in attributes "
+        "or buffers of the model, and draw from torch's, Python's or NumPy's global generators.",
+    )
+
+
+def _flat(subject: Subject) -> Tensor:
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in subject.parameters]
+    return torch.cat([(g.to_dense() if g.layout != torch.strided else g).reshape(-1) for g in found])
+
+
+@contextmanager
+def forgotten(subject: Subject) -> Iterator[None]:
+    """Lent, with buffers that are copies: whatever a trial does to them is forgotten."""
+    subject.lend()
+    kept = [(held, held.tensor.data) for held in subject.others]
+    try:
+        for held, data in kept:
+            held.tensor.data = data.clone()
+        yield
+    finally:
+        for held, data in kept:
+            held.put_back()
+            held.tensor.data = data
+        subject.give_back()
+
+
 def fits(subject: Subject, batch: Batch) -> bool:
     """Whether a training step on this batch is possible at all."""
-    subject.lend()
-    kept = [(held.tensor, held.tensor.data) for held in subject.others]
     try:
-        for tensor, data in kept:
-            tensor.data = data.clone()
-        with subject.aside(0):
-            trees.call(subject.module, batch[0])
-        return True
+        with forgotten(subject), subject.aside(0):
+            trees.call(subject.module, fresh(batch)[0])
     except (ValueError, RuntimeError):
         return False
-    finally:
-        for tensor, data in kept:
-            tensor.data = data
-        subject.give_back()
+    return True
+
+
+def fresh(batch: Batch) -> Batch:
+    """A copy: a model or a loss may work in place on what it is given."""
+    return trees.map(torch.clone, batch[0]), trees.map(torch.clone, batch[1])
 
 
 def cast_targets(targets: Any, dtype: torch.dtype | None) -> Any:
@@ -123,7 +156,7 @@ def _first_step(subject: Subject, batch: Batch, seed: int) -> tuple[Any, torch.d
     subject.point_at(subject.gather(), None)
     subject.module.eval()
     seed_all(seed)
-    outputs = _fitting(lambda: subject.outputs(inputs), inputs, targets)
+    outputs = _fitting(lambda: subject.outputs(fresh((inputs, None))[0]), inputs, targets)
     subject.module.train()
     candidates = [None, subject.spec.dtype, torch.int64]
     refusals: list[UsageError] = []
@@ -133,7 +166,7 @@ def _first_step(subject: Subject, batch: Batch, seed: int) -> tuple[Any, torch.d
             continue
         seed_all(seed)
         try:
-            _fitting(lambda wanted=wanted: _check_loss(subject, (inputs, wanted)), inputs, targets)  # type: ignore[misc]
+            _fitting(lambda wanted=wanted: _check_loss(subject, fresh((inputs, wanted))), inputs, targets)  # type: ignore[misc]
         except UsageError as refusal:
             refusals.append(refusal)
         else:
@@ -184,7 +217,7 @@ def _changes(subject: Subject, batch: Batch, seed: int) -> Findings:
     seed_all(seed)
     for _ in range(2):
         subject.point_at(x, None)
-        subject.backward(batch)
+        subject.backward(fresh(batch))
         with torch.no_grad():
             for p in subject.parameters:
                 if p.grad is not None:

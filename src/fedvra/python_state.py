@@ -57,8 +57,9 @@ class PythonState:
         self._before = [_fingerprint(value, self._known) for _, value, _ in self._kept]
         self.generators = _generators(slot.get() for slot in self.slots)
         self._positions = [_position(g) for g in self.generators]
-        self.changing: set[str] = set()
-        """Names of the slots that were seen to change."""
+        self._iterators = {slot.name for slot, value, _ in self._kept if isinstance(value, Iterator)}
+        self.changing = set(self._iterators)
+        """Names of the slots that change: those seen to, and iterators, which do not show it."""
 
     def changed(self) -> list[str]:
         """Names of the slots whose value is no longer what it was; remembered, for :meth:`restart`."""
@@ -67,6 +68,7 @@ class PythonState:
             for (slot, _, _), before in zip(self._kept, self._before, strict=True)
             if not _same(before, _fingerprint(slot.get(), self._known))
         ]
+        found += self._iterators
         found += [key for holder, keys in self._holders if len(holder) != len(keys) for key in holder.keys() - keys]
         self.changing.update(found)
         return found

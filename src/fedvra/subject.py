@@ -65,6 +65,7 @@ class Loan:
         self._parameters = [(p, p.data, p.grad) for p in module.parameters()]
         self._others = [(held, held.tensor.data) for held in others]
         self._modes = [(m, m.training) for m in module.modules()]
+        python.restart()  # from here on with copies, where what is there cannot be put back
 
     def end(self) -> None:
         self.python.restore()
@@ -210,7 +211,7 @@ class Subject:
             try:
                 with torch.no_grad():
                     return trees.call(self.module, inputs)
-            except RuntimeError:
+            except Exception:  # the same again with a graph, which says what is really wrong
                 self._insists = True
         with torch.enable_grad():
             return trees.map(torch.detach, trees.call(self.module, inputs))
