@@ -186,7 +186,9 @@ class ResultTable:
                 digits = 2 if column == ACCURACY else 1
                 cells.append(cell.text(digits))
                 if beside:
-                    cells.append("" if cell.paper is None else cell.paper.text(digits if column == ACCURACY else 0))
+                    shorter = column == ACCURACY and line.rounds < self.recipe.rounds  # not to be set side by side
+                    paper = None if shorter else cell.paper
+                    cells.append("" if paper is None else paper.text(digits if column == ACCURACY else 0))
             rows.append(cells)
         return header, rows
 
