@@ -226,8 +226,8 @@ class _Node:
             f"layers, expects {there}: use layers that torch knows (BatchNorm), or none that keep statistics.",
         )
         frozen = self.problem.frozen(self.order.seed)
-        keep_frozen(self.ledger.folder, frozen)
-        require_frozen(self.ledger.folder, self.order.frozen, frozen)
+        keep_frozen(self.ledger.folder.parent, frozen)
+        require_frozen(self.ledger.folder.parent, self.order.frozen, frozen)
 
     def _statistics(self) -> Tensor | None:
         data = self.data  # looked at first: what training changes is found with data
