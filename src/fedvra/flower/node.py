@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedvra import rule
 from fedvra.data.dataset import Dataset, FederatedData, checked
+from fedvra.engines.local import one_thread
 from fedvra.errors import UsageError, require
 from fedvra.flower.ledger import Ledger, LostStateError, Rows, StaleMessageError
 from fedvra.flower.orphans import end_with_supernode
@@ -141,7 +142,8 @@ class _Node:
     def data(self) -> Any:
         found = self._data(self.context) if callable(self._data) else self._data
         found = own_part(found, self.client, self.order.total) if isinstance(found, Dataset) else found
-        self.problem.check(found, self.settings)
+        with one_thread():  # small trials, for which several would wait on each other
+            self.problem.check(found, self.settings)
         return found
 
     def answer(self) -> Answer:
@@ -235,7 +237,9 @@ class _Node:
 
     def _work(self, x0: Tensor, h: Tensor | None, rows: Rows) -> LocalWork:
         order = self.order
-        solver = self.problem.solver(self.data, self.settings)
+        data = self.data
+        with one_thread():
+            solver = self.problem.solver(data, self.settings)
         aux = order.arrays.get("aux")
         if aux is not None:
             aux = (rows["aux"] if self.problem.aux_is_local and "aux" in rows else aux).clone().unsqueeze(0)
