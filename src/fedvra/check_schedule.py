@@ -27,9 +27,10 @@ class CheckSchedule:
     def due(self, cohort: Cohort, counts: Ints) -> NDArray[np.bool_]:
         """Whose first step is to be checked, [M]; ``counts`` says how often each client took part before this round."""
         if self._met is None:
-            self._met = set(self._sizes(self.samples[counts > 0]))
+            self._met = set(self._sizes(self.samples[counts > 0]).tolist())
         check = np.zeros(len(cohort), dtype=bool)
-        for k, size in enumerate(self._sizes(cohort.samples)):
+        sizes, first = np.unique(self._sizes(cohort.samples), return_index=True)
+        for size, k in zip(sizes.tolist(), first.tolist(), strict=True):
             check[k] = size not in self._met
             self._met.add(size)
         rng = stream(self.seed, Purpose.CHECK, cohort.round)
@@ -37,6 +38,6 @@ class CheckSchedule:
             check[rng.integers(len(cohort))] = True
         return check
 
-    def _sizes(self, samples: Ints) -> list[int]:
+    def _sizes(self, samples: Ints) -> Ints:
         """For each client a number that tells which sizes of batches it has."""
-        return [int(n) for n in np.where(samples <= self.size, samples, self.size + samples % self.size)]
+        return np.where(samples <= self.size, samples, self.size + samples % self.size)

@@ -97,13 +97,16 @@ class Federation:
         workers = resolve_workers(workers, device)
         with one_thread():
             self.solver = e.problem.solver(e.data, settings)
-            """The solver of the server's own process; each worker process has a copy of it, as it was when it was forked."""
+            """The solver of the server's own process: works where there are no others, and looks at what they did."""
         self.state.path = self.solver.path
         self._checks = CheckSchedule(e.seed, self.plan.samples, e.batch_size)
 
         def make_worker() -> Worker:
+            if workers == 1:
+                return Worker(self.solver, self.board, dict(self.stores))
             readers = {k: RowReader(s.width, s.dtype, s.rows_per_segment) for k, s in self.stores.items()}
-            return Worker(self.solver, self.board, dict(self.stores) if workers == 1 else readers)
+            # One of its own: memory that is copied on write would cost a quarter of a round of small steps.
+            return Worker(e.problem.solver(e.data, settings), self.board, readers)
 
         self.engine: Engine = make_engine(make_worker, workers)
 
