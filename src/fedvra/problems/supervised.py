@@ -181,7 +181,7 @@ def copied(module: nn.Module) -> nn.Module:
 def _copies(value: Any) -> bool:
     try:
         copy.deepcopy(value)
-    except Exception:
+    except Exception:  # each kind of object has its own way of saying no
         return False
     return True
 
