@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 import fedvra as fv
-from fedvra.config import build, configure
-from fedvra.federation import Federation
-from fedvra.planning import Experiment
+from fedvra.engines.experiment import Experiment
+from fedvra.engines.federation import Federation
 from fedvra.policies import Pace
+from fedvra.runs.config import build, configure
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 PAPER = {"gamma": 0.1, "a": 10, "d": 10}

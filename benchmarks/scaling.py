@@ -17,7 +17,7 @@ from statistics import median
 import fedvra as fv
 from fedvra.bench.clients import measure_clients
 from fedvra.bench.workloads import WORKLOADS, Workload
-from fedvra.federation import Federation
+from fedvra.engines.federation import Federation
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "scaling.json"

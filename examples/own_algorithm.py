@@ -6,14 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedvra.algorithms import Algorithm, register
-from fedvra.compare import compare
-from fedvra.rule import Coefficients
+import fedvra as fv
+from fedvra.studies.comparing import compare
 
 
-@register
+@fv.register
 @dataclass(frozen=True)
-class WarmVRA(Algorithm):
+class WarmVRA(fv.Algorithm):
     """FedVRA whose dual stepsize grows over the first rounds, while lam still knows few clients."""
 
     gamma: float = 0.1
@@ -27,7 +26,7 @@ class WarmVRA(Algorithm):
     def coefficients(self, cohort, everyone):
         gamma = np.full(len(cohort), self.gamma)
         a = self.a * min(1, (cohort.round + 1) / self.warmup)
-        return Coefficients(gamma=gamma, alpha=a * gamma, w=1 / cohort.p, kappa=1 / self.gamma)
+        return fv.Coefficients(gamma=gamma, alpha=a * gamma, w=1 / cohort.p, kappa=1 / self.gamma)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedvra.compare import compare
-from fedvra.report.comparison import Run
-from fedvra.report.plots import Curve, draw_lines, write_figure
+from fedvra.show.comparison import Run
+from fedvra.show.plots import Curve, draw_lines, write_figure
+from fedvra.studies.comparing import compare
 
 ALGORITHMS = "fedvra:gamma=0.1,a=10,d=1/p,scaffold,feddyn:alpha=0.1,fedavg"
 LABELS = ("FedVRA", "SCAFFOLD", "FedDyn", "FedAvg")

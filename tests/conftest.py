@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fedvra.runs import execute
+from fedvra.studies.execution import execute
 from small_run import small
 
 
 @pytest.fixture
 def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing who holds what takes longer than a small run."""
-    monkeypatch.setattr("fedvra.runs.picture", lambda data, path: None)
+    monkeypatch.setattr("fedvra.studies.execution.picture", lambda data, path: None)
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.cli import main
-from fedvra.durable import snapshots
-from fedvra.runs import Record, RunFolder
+from fedvra.runs.files import Record, RunFolder
+from fedvra.state.durable import snapshots
 
 TIMES = ("seconds", "seconds_training")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvra.config import configure
-from fedvra.runs import RunFolder, RunSummary
+from fedvra.runs.config import configure
+from fedvra.runs.files import RunFolder, RunSummary
 
 FEDVRA = {"set": {"gamma": 0.1, "a": 10, "d": 10}}
 OPTIONS = {"task": "digits", "clients": 20, "cohort": 5, "epochs": 1, "model": "linear", "targets": "50,90"}

@@ -29,20 +29,20 @@ import fedvra as fv
 from fedvra.algorithms import REGISTRY
 from fedvra.cli import main
 from fedvra.cli._options import layers, parse_seeds
-from fedvra.cohort import Cohort, Setting
-from fedvra.compare import parse_variants
-from fedvra.config import configure
+from fedvra.core.cohort import Cohort, Setting
+from fedvra.core.rule import Totals
 from fedvra.data.partitions import parse_partition
 from fedvra.data.sources import is_stored
 from fedvra.models import MODELS
-from fedvra.reproduce.plan import plan
 from fedvra.reproduce.recipe import load
-from fedvra.rule import Totals
+from fedvra.reproduce.wanted import plan
+from fedvra.runs.algorithm_text import settings_of
+from fedvra.runs.config import configure
+from fedvra.runs.option_text import assignments
 from fedvra.samplers import parse_sampler
-from fedvra.settings import settings_of
+from fedvra.studies.comparing import parse_variants
+from fedvra.studies.tuning import settings_to_try
 from fedvra.tasks import TASKS
-from fedvra.tune import settings_to_try
-from fedvra.values import assignments
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

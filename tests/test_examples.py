@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedvra.runs import RunFolder
+from fedvra.runs.files import RunFolder
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

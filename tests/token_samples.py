@@ -9,7 +9,7 @@ import torch
 
 import fedvra as fv
 from fedvra.data import trees
-from fedvra.feed import Feed
+from fedvra.local.client_batches import ClientBatches
 
 N = 12
 LABELS = np.arange(N) % 3
@@ -19,8 +19,8 @@ TOKENS = {"ids": IDS, "mask": MASK, "more": {"age": AGE}}
 TAGS = np.where(MASK, IDS % 4, -100)
 
 
-def feed(data: fv.FederatedData, **options: Any) -> Feed:
-    return Feed(data, **{"batch_size": 4, "dtype": torch.float32, **options})
+def feed(data: fv.FederatedData, **options: Any) -> ClientBatches:
+    return ClientBatches(data, **{"batch_size": 4, "dtype": torch.float32, **options})
 
 
 def same(left: Any, right: Any) -> bool:

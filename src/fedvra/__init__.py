@@ -11,7 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "fedvra.algorithms.base": ["Algorithm"],
+    "fedvra.algorithms.base": ["Algorithm", "register"],
     "fedvra.algorithms.fedavg": ["FedAvg"],
     "fedvra.algorithms.fedprox": ["FedProx"],
     "fedvra.algorithms.fednova": ["FedNova"],
@@ -22,7 +22,8 @@ _HOMES = {
     "fedvra.algorithms.feddyn": ["FedDyn"],
     "fedvra.algorithms.fedvra": ["FedVRA"],
     "fedvra.algorithms.fedvrau": ["FedVRAU"],
-    "fedvra.cohort": ["Cohort"],
+    "fedvra.core.cohort": ["Cohort"],
+    "fedvra.core.rule": ["Coefficients"],
     "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "split"],
     "fedvra.data.partitions": [
         "Partition",
@@ -34,18 +35,21 @@ _HOMES = {
         "Shards",
     ],
     "fedvra.data.sources": ["load"],
-    "fedvra.diagnostics": ["Diagnostics"],
-    "fedvra.errors": ["DivergedError", "FedvraError", "UsageError"],
-    "fedvra.history": ["History"],
-    "fedvra.policies": ["over_rounds"],
-    "fedvra.observers": ["Observer", "StationarityGap"],
-    "fedvra.problems.base": ["SolverSettings"],
+    "fedvra.theory.diagnostics": ["Diagnostics"],
+    "fedvra.core.errors": ["DivergedError", "FedvraError", "UsageError"],
+    "fedvra.runs.history": ["History"],
+    "fedvra.policies": ["Auto", "InverseP", "Remark1", "Stepwise", "over_rounds"],
+    "fedvra.engines.experiment": ["Experiment"],
+    "fedvra.engines.federation": ["Federation"],
+    "fedvra.engines.observers": ["Observer", "StationarityGap"],
+    "fedvra.local.protocol": ["LocalSolver", "Solver", "SolverSettings"],
+    "fedvra.problems.base": ["Problem"],
     "fedvra.problems.clustering": ["Clustering"],
     "fedvra.problems.quadratic": ["Quadratic"],
     "fedvra.problems.semisupervised": ["SemiSupervised"],
     "fedvra.problems.supervised": ["Supervised"],
     "fedvra.problems.two_block": ["TwoBlock"],
-    "fedvra.projections": [
+    "fedvra.problems.projections": [
         "Affine",
         "Ball",
         "Box",
@@ -56,7 +60,7 @@ _HOMES = {
         "Simplex",
         "WholeSpace",
     ],
-    "fedvra.refusals": ["MedianNorm", "MultiKrum"],
+    "fedvra.policies.refusals": ["MedianNorm", "MultiKrum"],
     "fedvra.samplers": [
         "Availability",
         "Bernoulli",
@@ -70,8 +74,8 @@ _HOMES = {
     ],
     "fedvra.theory": ["Theorem1", "Theorem2"],
     "fedvra.theory.check": ["check"],
-    "fedvra.train": ["simulate"],
-    "fedvra.work": ["Epochs", "RandomEpochs", "Speeds", "Steps", "Work"],
+    "fedvra.studies.simulation": ["simulate"],
+    "fedvra.samplers.work": ["Epochs", "RandomEpochs", "Speeds", "Steps", "Work"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedvra.core.streams import Purpose, stream
 from fedvra.data.batches import batch_schedule
-from fedvra.streams import Purpose, stream
 from zoo.cases import Loss, Subject, Tree, quiet_generators, seed_all
 
 State = dict[str, Tensor]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fedvra as fv
-from fedvra.streams import Purpose, stream
+from fedvra.core.streams import Purpose, stream
 from zoo import plain
 from zoo.cases import Tree, images, quiet_generators
 from zoo.collection import CASES

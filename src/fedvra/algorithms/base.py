@@ -1,4 +1,4 @@
-"""What an algorithm is: hyper-parameters and the row of coefficients they give. The equations are in ``fedvra.rule``."""
+"""What an algorithm is: hyper-parameters and the row of coefficients they give. The equations are in ``fedvra.core.rule``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from fedvra.cohort import Cohort, Floats, Setting, resolve
-from fedvra.errors import UsageError, require
-from fedvra.registry import Registry
-from fedvra.rule import Coefficients
+from fedvra.core.cohort import Cohort, Floats, Setting, resolve
+from fedvra.core.errors import UsageError, require
+from fedvra.core.objects import Value
+from fedvra.core.registry import Registry
+from fedvra.core.rule import Coefficients
 
 Everyone = Callable[[], Cohort]
 """All N clients as they would be this round. Costs O(N), so it is asked for only where gamma differs between clients."""
@@ -27,7 +28,7 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
+class Algorithm(Value, ABC):
     """A frozen dataclass whose fields are the hyper-parameters, and one method that gives its row of the table.
 
     Adding one: copy ``fedavg.py`` into this folder (or register the class through the entry-point group
@@ -53,7 +54,7 @@ class Algorithm(ABC):
         """The row of the table for the clients of this round."""
 
 
-REGISTRY: Registry[type[Algorithm]] = Registry("algorithm", "fedvra.algorithms")
+REGISTRY: Registry[type[Algorithm]] = Registry("algorithm", "fedvra.algorithms", group="fedvra.algorithms")
 
 A = TypeVar("A", bound=Algorithm)
 

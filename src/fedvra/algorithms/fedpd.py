@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedvra.algorithms.base import Algorithm, Everyone, ones, positive, register
-from fedvra.cohort import Cohort
-from fedvra.errors import require
-from fedvra.rule import Coefficients
-from fedvra.streams import Purpose, stream
+from fedvra.core.cohort import Cohort
+from fedvra.core.errors import require
+from fedvra.core.rule import Coefficients
+from fedvra.core.streams import Purpose, stream
 
 
 @register

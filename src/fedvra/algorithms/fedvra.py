@@ -9,12 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from fedvra.algorithms.base import Algorithm, Everyone, beta, non_negative, ones, register, relative_penalty
-from fedvra.cohort import Cohort, Floats, Setting, resolve
-from fedvra.memory import Adaptive, Seen
-from fedvra.policies import Pace, auto, inverse_p, remark1
+from fedvra.core.adaptive import Adaptive, Seen
+from fedvra.core.cohort import Cohort, Floats, Setting, resolve
+from fedvra.core.rule import Coefficients, discounted_steps
+from fedvra.policies import Auto, Pace, Remark1, auto, inverse_p
 from fedvra.policies.pace import carry, mean_carry, mean_p, mean_rate
-from fedvra.rule import Coefficients
-from fedvra.theory.conditions import discounted_steps
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,16 @@ class PrimalDual(Algorithm, Adaptive, ABC):
 
     @property
     def adapts(self) -> bool:
-        return self.gamma is auto or self.a is auto
+        return isinstance(self.gamma, Auto) or isinstance(self.a, Auto)
 
     def chosen(self, cohort: Cohort) -> dict[str, float]:
         return {"strength": Pace.of(cohort).sigma}
 
-    def remember(self, cohort: Cohort, seen: Seen) -> tuple[float, ...]:
+    def remember(self, cohort: Cohort, seen: Seen) -> dict[str, float]:
         return Pace.of(cohort).after(mean_p(cohort), mean_carry(cohort), seen).numbers()
 
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
-        if self.gamma is auto:
+        if isinstance(self.gamma, Auto):
             pace = Pace.of(cohort)
             kappa = pace.visits * pace.sigma / (mean_p(cohort) * mean_rate(cohort))
             penalty = np.minimum(1 / kappa, 0.5 / cohort.eta)  # the bound: for eta_i far above the mean
@@ -53,18 +52,20 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             kappa = beta(self.gamma, everyone)
             penalty = resolve(self.gamma, cohort, "gamma")
             relative = relative_penalty(self.gamma, cohort, everyone)
-        d = resolve(inverse_p if self.d is auto else self.d, cohort, "d")
+        d = resolve(inverse_p if isinstance(self.d, Auto) else self.d, cohort, "d")
         return Coefficients(gamma=penalty, alpha=self._alpha(cohort, penalty, d), w=relative * d, kappa=kappa)
 
     def _alpha(self, cohort: Cohort, gamma: Floats, d: Floats) -> Floats:
         """a*gamma, one per client."""
-        if self.a is remark1:
+        if isinstance(self.a, Remark1):
             amounts = cohort.eta * discounted_steps(gamma, cohort.eta, cohort.steps.astype(np.float64))
             return np.where(gamma > 0, np.maximum(0.0, 1 / amounts - d * gamma), 0.0)
-        if self.a is not auto:
+        if not isinstance(self.a, Auto):
             return resolve(self.a, cohort, "a") * gamma
         fresh, pace = 1 / carry(cohort), Pace.of(cohort)
-        return fresh / pace.visits if self.gamma is auto else np.minimum(fresh, gamma * pace.sigma / mean_p(cohort))
+        if isinstance(self.gamma, Auto):
+            return fresh / pace.visits
+        return np.minimum(fresh, gamma * pace.sigma / mean_p(cohort))
 
 
 @register
@@ -84,7 +85,7 @@ class FedVRA(PrimalDual):
     Args:
         gamma: the penalty; 0 leaves local SGD. gamma*eta must not exceed 1.
         a: dual stepsize; 0 switches the duals off. Each setting may be a number, a table [N] or [R, N], a policy
-            (``fedvra.policies``), or a function of the :class:`~fedvra.cohort.Cohort`.
+            (``fedvra.policies``), or a function of the :class:`~fedvra.core.cohort.Cohort`.
         d: aggregation stepsize; auto is 1/p_i^r (Remark 1), which is N/m for uniform sampling: the paper's 10.
 
     (a=0, gamma=0, d=1/p) is FedAvg, (a=0) FedProx, (a=d=1) FedADMM, (a=1, d=1/p) FedDyn.
@@ -92,7 +93,7 @@ class FedVRA(PrimalDual):
     >>> FedVRA(), FedVRA(gamma=0.1, a=10, d=10)
     (FedVRA(gamma=auto, a=auto, d=auto), FedVRA(gamma=0.1, a=10, d=10))
 
-    Departures: see ``fedvra.rule``; a round in which nobody answers leaves x0 as it is. The paper sets (gamma, a, d) by
+    Departures: see ``fedvra.core.rule``; a round in which nobody answers leaves x0 as it is. The paper sets (gamma, a, d) by
     search: (0.1, 10, 10) on MNIST, (0.1, 7, 10) on CIFAR-10.
     """
 

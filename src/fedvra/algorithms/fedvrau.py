@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from fedvra.algorithms.base import register
 from fedvra.algorithms.fedvra import PrimalDual
-from fedvra.cohort import Setting
+from fedvra.core.cohort import Setting
 from fedvra.policies import inverse_p
 
 

@@ -20,8 +20,8 @@ import fedvra
 from fedvra.bench import contender
 from fedvra.bench.duel import Duel
 from fedvra.bench.workloads import Job, Workload
-from fedvra.errors import FedvraError, UsageError
-from fedvra.store import MemoryBudget
+from fedvra.core.errors import FedvraError, UsageError
+from fedvra.state.client_store import MemoryBudget
 
 WARM_UP_SECONDS = (2.0, 20.0)
 """At least, and at most where visiting every client takes longer."""

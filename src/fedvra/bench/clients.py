@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from fedvra.algorithms.fedvra import FedVRA
-from fedvra.bench.memory import pss_mb
+from fedvra.bench.resident import pss_mb
 from fedvra.bench.workloads import WORKLOADS, Workload
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
 from fedvra.data.dataset import Dataset, FederatedData
-from fedvra.federation import Federation
+from fedvra.engines.federation import Federation
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _measure(
         for _ in range(rounds - 1):
             seconds.append(federation.round()["seconds"])
         memory = pss_mb(os.getpid(), *(p.pid for p in federation.processes() if p.pid))
-        duals = federation.stores["duals"]
+        duals = federation.clients.duals
         return ClientsReport(
             clients=workload.clients,
             cohort=workload.cohort,

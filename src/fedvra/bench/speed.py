@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedvra.bench.memory import pss_mb
+from fedvra.bench.resident import pss_mb
 from fedvra.bench.workloads import ALGORITHMS, Workload, bare_of
-from fedvra.engines.local import one_thread
-from fedvra.federation import Federation
-from fedvra.problems.base import SolverSettings
+from fedvra.core.threads import one_thread
+from fedvra.engines.federation import Federation
+from fedvra.local.protocol import SolverSettings
 
 WARM_UP_SECONDS = 2.0
 
@@ -108,7 +108,7 @@ def measure(
         title=workload.title,
         workers=workers,
         path=last.solver.path.name,
-        block=last.solver.width,
+        block=last.solver.width(last.next_cohort().steps),
         client_steps=workload.client_steps,
         seconds={c.name: median(c.seconds) for c in contenders},
         ratio={c.name: _ratio(seconds["bare"], c.seconds) for c in contenders[1:]},
@@ -133,7 +133,7 @@ def settle(contender: Contender) -> None:
 
 def visit_everyone(federation: Federation) -> None:
     """Give every client a dual, as after many rounds, where the algorithm keeps any: a first visit also pays for its memory."""
-    duals = federation.stores["duals"]
+    duals = federation.clients.duals
     if not len(duals):
         return
     zeros = torch.zeros(duals.width, dtype=duals.dtype)

@@ -21,8 +21,8 @@ from fedvra.bench.networks import NETWORKS
 if TYPE_CHECKING:
     from fedvra.algorithms.base import Algorithm
     from fedvra.data.dataset import FederatedData, Transform
-    from fedvra.planning import Experiment
-    from fedvra.problems.base import SolverSettings
+    from fedvra.engines.experiment import Experiment
+    from fedvra.local.protocol import SolverSettings
 
 ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "fedavg": lambda: fv.FedAvg(),
@@ -96,7 +96,7 @@ class Workload:
         }
 
     def experiment(self, algorithm: Algorithm, data: FederatedData, solver: SolverSettings | None = None) -> Experiment:
-        from fedvra.planning import Experiment
+        from fedvra.engines.experiment import Experiment
 
         return Experiment(algorithm=algorithm, solver=solver or fv.SolverSettings(), **self.settings(data))
 

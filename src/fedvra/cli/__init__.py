@@ -1,6 +1,8 @@
 """The command ``fedvra``: one small module per verb, imported when it is needed.
 
 Nothing here or in those modules imports torch, numpy or matplotlib before a verb is run, so ``--help`` answers at once.
+
+Imports core, state, data, algorithms, local, engines, theory, runs, show, studies, flower, reproduce, bench.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from fedvra import __version__
-from fedvra.errors import FedvraError, RunInterrupt, unknown_name
+from fedvra.core.errors import FedvraError, RunInterrupt, unknown_name
 
 VERBS = (
     "demo",

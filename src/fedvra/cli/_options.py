@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from fedvra.config import OPTIONS, read_config
-from fedvra.errors import UsageError
+from fedvra.core.errors import UsageError
+from fedvra.runs.config import OPTIONS, read_config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ def run_options(*left_out: str) -> Callable[[F], F]:
 
 
 def layers(task: str | None, config_file: str | None, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the config file says and what the command line says, for :func:`fedvra.config.configure`."""
+    """What the config file says and what the command line says, for :func:`fedvra.runs.config.configure`."""
     said = {name: value for name, value in {"task": task, **options}.items() if value not in (None, ())}
     return [read_config(config_file) if config_file else {}, said]
 
@@ -69,7 +69,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def folder_for(out: str | None, *name: str) -> Path:
     """The folder asked for, else the first free one of runs/NAME, runs/NAME-2, ..."""
-    from fedvra.runs import next_free
+    from fedvra.state.folders import next_free
 
     return Path(out) if out else next_free(Path("runs") / "-".join(name))
 

@@ -22,7 +22,7 @@ def command(markdown: bool, as_json: bool) -> None:
       fedvra algorithms
       fedvra algorithms --json
     """
-    from fedvra.display import make_console, table
+    from fedvra.show.display import make_console, table
 
     found = _algorithms()
     if as_json:
@@ -46,7 +46,7 @@ def command(markdown: bool, as_json: bool) -> None:
 
 def _algorithms() -> list[dict[str, Any]]:
     from fedvra.algorithms import REGISTRY
-    from fedvra.settings import settings_of, written
+    from fedvra.runs.algorithm_text import settings_of, written
 
     return [
         {
@@ -66,7 +66,7 @@ def _algorithms() -> list[dict[str, Any]]:
 
 def as_markdown(found: list[dict[str, Any]]) -> str:
     """The same as a table of Markdown, a line per algorithm."""
-    from fedvra.display import markdown
+    from fedvra.show.display import markdown
 
     header = ["name", "Python", "hyper-parameters", "what it does", "every client", "exact", "up/down"]
     rows = [

@@ -66,7 +66,7 @@ def command(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
       fedvra bench clients --clients 10000,1000000
     """
     from fedvra.bench.workloads import ALGORITHMS, WORKLOADS
-    from fedvra.errors import UsageError, unknown_name
+    from fedvra.core.errors import UsageError, unknown_name
 
     names = workloads or DEFAULT
     for name in names:
@@ -94,8 +94,8 @@ def command(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
 def _speed(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, Any]]:
     from fedvra.bench.speed import measure
     from fedvra.bench.workloads import WORKLOADS
-    from fedvra.engines.local import resolve_workers
-    from fedvra.problems.base import SolverSettings
+    from fedvra.engines.pool import resolve_workers
+    from fedvra.local.protocol import SolverSettings
 
     solver = SolverSettings(path=options["path"], precision=options["precision"])
     workers = resolve_workers(_number(options["workers"]))
@@ -120,7 +120,7 @@ def _speed(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, An
 def _against(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, Any]]:
     from fedvra.bench.against import measure_against
     from fedvra.bench.workloads import WORKLOADS
-    from fedvra.engines.local import resolve_workers
+    from fedvra.engines.pool import resolve_workers
 
     other: Checkout = options["against"]
     workers = resolve_workers(_number(options["workers"]))
@@ -157,7 +157,7 @@ def _clients(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, 
 
     from fedvra.bench.clients import measure_clients
     from fedvra.bench.workloads import WORKLOADS
-    from fedvra.engines.local import resolve_workers
+    from fedvra.engines.pool import resolve_workers
 
     workload = replace(WORKLOADS["w3" if options["one_step"] else "w1"], cohort=options["cohort"])
     counts = [int(float(n)) for n in options["counts"].split(",")]

@@ -40,14 +40,14 @@ def command(target: str, look_at: str, samples: str, as_json: bool, **options: A
       fedvra check mnist --set gamma=0.1 --set a=10
       fedvra check runs/mnist-fedvra --json
     """
-    from fedvra import values
-    from fedvra.config import build, configure
-    from fedvra.display import make_console
-    from fedvra.runs import finite
+    from fedvra.runs import option_text
+    from fedvra.runs.config import build, configure
+    from fedvra.runs.files import finite
+    from fedvra.show.display import make_console
     from fedvra.theory.check import examine
 
-    clients = values.whole(1)("look-at", look_at)
-    few = values.or_word("full", values.whole(1), stands_for=None)("samples", samples)
+    clients = option_text.whole(1)("look-at", look_at)
+    few = option_text.or_word("full", option_text.whole(1), stands_for=None)("samples", samples)
     layers, folder = _target(target)
     said = {name: value for name, value in options.items() if value not in (None, ())}
     config = configure(layers, said)
@@ -61,8 +61,8 @@ def command(target: str, look_at: str, samples: str, as_json: bool, **options: A
 
 def _target(target: str) -> tuple[dict[str, Any], Path | None]:
     """The options that are meant, and the run's folder where it is one."""
-    from fedvra.config import read_config
-    from fedvra.runs import RunFolder
+    from fedvra.runs.config import read_config
+    from fedvra.runs.files import RunFolder
 
     path = Path(target)
     if path.is_dir():
@@ -73,8 +73,8 @@ def _target(target: str) -> tuple[dict[str, Any], Path | None]:
 
 
 def _restored(folder: Path, federation: Any) -> int:
-    from fedvra import checkpoint
-    from fedvra.runs import RunFolder
+    from fedvra.engines import checkpoint
+    from fedvra.runs.files import RunFolder
 
     checkpoints = RunFolder(folder).checkpoints
     return checkpoint.restore(federation, checkpoints) if checkpoints.is_dir() else 0
@@ -82,7 +82,7 @@ def _restored(folder: Path, federation: Any) -> int:
 
 def present(coverage: Coverage, task: str, console: Console) -> None:
     """For people: what was measured, the conditions, the promise, the proposal, and what to make of the figures."""
-    from fedvra.display import table
+    from fedvra.show.display import table
     from fedvra.theory.coverage import quantiles
 
     settings, estimates = coverage.settings, coverage.estimates

@@ -12,7 +12,7 @@ from fedvra.cli._options import config_option, folder_for, json_option, layers, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedvra.report.comparison import Comparison
+    from fedvra.show.comparison import Comparison
 
 ALGORITHMS = "fedvra,fedavg,fedprox,scaffold,feddyn"
 
@@ -51,9 +51,9 @@ def command(
       fedvra compare digits --algorithms fedvra,fedavg --seeds 0-2
       fedvra compare mnist --algorithms fedvra,feddyn:alpha=0.1,scaffold --rounds 100 --out runs/mnist
     """
-    from fedvra.compare import compare
-    from fedvra.config import configure
-    from fedvra.display import make_console, make_view
+    from fedvra.runs.config import configure
+    from fedvra.show.display import make_console, make_view
+    from fedvra.studies.comparing import compare
 
     asked = layers(task, config_file, options)
     folder = folder_for(out, "compare", configure(*asked).task)
@@ -65,7 +65,7 @@ def command(
 
 def present(comparison: Comparison, console: Console, as_json: bool) -> None:
     """The table and where everything is; exit code 1 where no run came to an end."""
-    from fedvra.runs import finite
+    from fedvra.runs.files import finite
 
     if as_json:
         click.echo(json.dumps(finite(comparison.to_dict()), indent=2))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fedvra.cli._options import json_option
-from fedvra.config import OPTIONS
+from fedvra.runs.config import OPTIONS
 
 folder_option = click.option(
     "--folder", metavar="DIR", help="Where data sets are kept. [default: $FEDVRA_DATA or ~/.cache/fedvra]"
@@ -41,7 +41,7 @@ def list_(folder: str | None, as_json: bool) -> None:
       fedvra data list
     """
     from fedvra.data.sources import SOURCES, data_folder, is_stored
-    from fedvra.display import make_console, table
+    from fedvra.show.display import make_console, table
 
     found: list[dict[str, Any]] = [
         {
@@ -113,7 +113,7 @@ def show(name: str, split: str, clients: str, seed: str, out: str | None, folder
     from fedvra.data.partitions import parse_partition
     from fedvra.data.picture import picture
     from fedvra.data.sources import load
-    from fedvra.display import make_console, table
+    from fedvra.show.display import make_console, table
 
     read = {key: OPTIONS[key].metadata["read"](key, value) for key, value in (("clients", clients), ("seed", seed))}
     data = deal(load(name, folder), parse_partition(split), **read)

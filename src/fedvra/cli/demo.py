@@ -27,8 +27,8 @@ def command(seeds: str, out: str | None, as_json: bool) -> None:
       fedvra demo --seeds 0 --out runs/demo-once
     """
     from fedvra.cli.compare import present
-    from fedvra.compare import compare
-    from fedvra.display import make_console, make_view
+    from fedvra.show.display import make_console, make_view
+    from fedvra.studies.comparing import compare
 
     console = make_console(stderr=as_json)
     view = make_view(console, lines=5)

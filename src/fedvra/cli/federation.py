@@ -38,7 +38,7 @@ def demo(nodes: int, rounds: int, tls: bool, out: str | None) -> None:
       fedvra federation demo
       fedvra federation demo --nodes 2 --tls --rounds 3
     """
-    from fedvra.errors import require
+    from fedvra.core.errors import require
     from fedvra.flower import require_flower
 
     require_flower()
@@ -79,7 +79,7 @@ def gate(
       fedvra federation gate --listen 0.0.0.0:8443 --ssl-ca-certfile ca.crt \\
         --ssl-certfile server.crt --ssl-keyfile server.key --signatures signatures
     """
-    from fedvra.errors import require
+    from fedvra.core.errors import require
     from fedvra.flower import require_flower
 
     require_flower()
@@ -131,8 +131,8 @@ def rebind(folder: str, client: int, key: str | None, key_file: str | None) -> N
     from fedvra.flower import require_flower
 
     require_flower()
-    from fedvra.flower.books import rebind
     from fedvra.flower.private import read_key
+    from fedvra.flower.server_books import rebind
 
     was, now = rebind(Path(folder), client, None if key is None else Path(key), read_key(key_file))
     click.echo(

@@ -35,9 +35,9 @@ def command(folders: tuple[str, ...], out: str, figures: str | None, kind: str, 
       fedvra report runs/mnist-fedvra-seed0 runs/mnist-feddyn-seed0 --out mnist.html
       fedvra report runs/compare-digits --figures figures --format svg
     """
-    from fedvra.report.figures import write_figures
-    from fedvra.report.gather import gather
-    from fedvra.report.page import write_page
+    from fedvra.show.figures import write_figures
+    from fedvra.show.gather import gather
+    from fedvra.show.page import write_page
 
     experiments = gather(folders)
     page = write_page(experiments, out)

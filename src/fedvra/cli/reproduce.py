@@ -62,12 +62,12 @@ def command(
       fedvra reproduce table2 --only noniid/fedvra,noniid/feddyn --seeds 1 --rounds 200
       fedvra reproduce all --no-run --runs docs/results --out again
     """
-    from fedvra.display import make_console
-    from fedvra.engines.local import resolve_workers
+    from fedvra.engines.pool import resolve_workers
     from fedvra.reproduce.driver import Request, reproduce, with_runs
     from fedvra.reproduce.recipe import load, names
-    from fedvra.runs import finite
-    from fedvra.values import whole
+    from fedvra.runs.files import finite
+    from fedvra.runs.option_text import whole
+    from fedvra.show.display import make_console
 
     request = Request(
         out=Path(out),

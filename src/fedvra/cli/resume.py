@@ -27,12 +27,13 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
       fedvra resume runs/mnist-fedvra-seed0
       fedvra resume runs/mnist-fedvra-seed0 --rounds 200 --workers 4
     """
-    from fedvra import tune as tuning
     from fedvra.cli import compare, run, tune
-    from fedvra.compare import PLAN, resume_comparison
-    from fedvra.config import OPTIONS
-    from fedvra.display import make_console, make_view
-    from fedvra.errors import require
+    from fedvra.core.errors import require
+    from fedvra.runs.config import OPTIONS
+    from fedvra.runs.files import PLAN
+    from fedvra.show.display import make_console, make_view
+    from fedvra.studies import tuning
+    from fedvra.studies.comparing import resume_comparison
 
     path = Path(folder)
     last = None if rounds is None else OPTIONS["rounds"].metadata["read"]("rounds", rounds)
@@ -47,8 +48,9 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
         tune.present(tuning.resume_tuning(path, processes, make_view(console, lines=0)), console, as_json)
         return
     from fedvra.algorithms import REGISTRY
-    from fedvra.display import watch
-    from fedvra.runs import RunFolder, resume
+    from fedvra.runs.files import RunFolder
+    from fedvra.show.display import watch
+    from fedvra.studies.execution import resume
 
     files = RunFolder(path)
     config = files.config(last, processes)

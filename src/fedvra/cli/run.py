@@ -14,7 +14,7 @@ from fedvra.cli._options import config_option, folder_for, json_option, layers, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedvra.runs import RunSummary
+    from fedvra.runs.files import RunSummary
 
 
 @click.command(short_help="One algorithm on one task, into one folder.")
@@ -38,9 +38,9 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
       fedvra run --config runs/mnist/config.yaml --seed 1
     """
     from fedvra.algorithms import REGISTRY
-    from fedvra.config import configure
-    from fedvra.display import make_console, make_view, watch
-    from fedvra.runs import execute
+    from fedvra.runs.config import configure
+    from fedvra.show.display import make_console, make_view, watch
+    from fedvra.studies.execution import execute
 
     config = configure(*layers(task, config_file, options))
     folder = folder_for(out, config.task, config.algorithm, f"seed{config.seed}")
@@ -53,7 +53,7 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
 
 def report(summary: RunSummary, folder: Path) -> None:
     """A page about the run into its folder, where there is something to say."""
-    from fedvra.report.page import FILE, write_report
+    from fedvra.show.page import FILE, write_report
 
     if summary.rounds or summary.status == "diverged":
         write_report([folder], folder / FILE)
@@ -61,7 +61,7 @@ def report(summary: RunSummary, folder: Path) -> None:
 
 def present(summary: RunSummary, folder: Path, console: Console, as_json: bool) -> None:
     """What a run came to and where it is; exit code 1 where it did not finish."""
-    from fedvra.runs import finite
+    from fedvra.runs.files import finite
 
     if as_json:
         click.echo(json.dumps({**finite(summary.to_dict()), "folder": str(folder)}, indent=2))

@@ -12,7 +12,7 @@ from fedvra.cli._options import config_option, folder_for, json_option, layers, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedvra.report.tuning import Tuning
+    from fedvra.show.tuning import Tuning
 
 
 @click.command(short_help="Search over an algorithm's hyper-parameters.")
@@ -52,17 +52,17 @@ def command(
       fedvra tune digits --algorithm feddyn --over alpha=0.01,0.1,1 --over lr=0.01,0.03 --seeds 0-2
       fedvra tune mnist --set gamma=0.1 --over a=5,10,20 --over d=5,10,20 --target 95 --rounds 90
     """
-    from fedvra import values
-    from fedvra.config import configure
-    from fedvra.display import make_console, make_view
-    from fedvra.errors import require
-    from fedvra.tune import tune
+    from fedvra.core.errors import require
+    from fedvra.runs import option_text
+    from fedvra.runs.config import configure
+    from fedvra.show.display import make_console, make_view
+    from fedvra.studies.tuning import tune
 
     asked = layers(task, config_file, options)
     config = configure(*asked)
-    tried = {name: value.split(",") for name, value in values.assignments("over", over).items()}
+    tried = {name: value.split(",") for name, value in option_text.assignments("over", over).items()}
     require(len(tried) == len(over), "--over names something twice: write all its values in one, NAME=V1,V2.")
-    aim = None if target is None else values.number("target", target)
+    aim = None if target is None else option_text.number("target", target)
     folder = folder_for(out, "tune", config.task, config.algorithm)
     console = make_console(stderr=as_json)
     view = make_view(console, lines=0)
@@ -72,7 +72,7 @@ def command(
 
 def present(found: Tuning, console: Console, as_json: bool) -> None:
     """The table and the best setting; exit code 1 where every one diverged."""
-    from fedvra.runs import finite
+    from fedvra.runs.files import finite
 
     if as_json:
         click.echo(json.dumps(finite(found.to_dict()), indent=2))

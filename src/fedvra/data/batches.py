@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedvra.cohort import Ints
-from fedvra.errors import require
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import require
 
 
 def batch_schedule(

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import UsageError, require
 from fedvra.data import trees
 from fedvra.data.reading import is_whole
 from fedvra.data.trees import Tree
-from fedvra.errors import UsageError, require
 
 if TYPE_CHECKING:
     from fedvra.data.dataset import Dataset

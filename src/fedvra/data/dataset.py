@@ -12,14 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import require
+from fedvra.core.objects import Value
 from fedvra.data import trees
 from fedvra.data.checking import checked, labels_of
 from fedvra.data.partitions.base import Partition
 from fedvra.data.reading import as_pair, as_samples
 from fedvra.data.transform import Transform
 from fedvra.data.trees import Tree
-from fedvra.errors import require
 
 __all__ = ["Dataset", "FederatedData", "Transform", "checked", "split"]
 
@@ -29,8 +30,8 @@ Collate: TypeAlias = Callable[[list[tuple[Any, Any]]], tuple[Any, Any]]
 """Samples (input, target) -> (inputs, targets) of a batch, as a DataLoader's ``collate_fn``."""
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
+@dataclass(frozen=True)
+class Dataset(Value):
     """Samples as stored (images: uint8 [n, C, H, W]) with their targets, and what to do to a batch of them.
 
     Inputs and targets are tensors, or trees of tensors that share their first dimension: a dict is given to the model as
@@ -93,8 +94,8 @@ class Dataset:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class FederatedData:
+@dataclass(frozen=True)
+class FederatedData(Value):
     """A data set and who holds which of its samples, as one flat index array: N may be a million.
 
     Client i holds ``indices[offsets[i]:offsets[i + 1]]``, in ascending order.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedvra.cohort import Ints
-from fedvra.errors import UsageError
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import UsageError
+from fedvra.core.files import replace_durably
 
 if TYPE_CHECKING:
     from fedvra.data.dataset import FederatedData
@@ -89,11 +89,8 @@ def _label(data: FederatedData, k: int) -> str:
 def _write(figure: Any, path: Path) -> Path:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(buffer.getvalue())
-        part.replace(path)
+        replace_durably(path, buffer.getvalue())
     except OSError as error:
         raise UsageError(
             f"the picture could not be written to {path} ({error.strerror}); choose another place."

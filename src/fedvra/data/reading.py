@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedvra.core.errors import UsageError, require
 from fedvra.data.trees import Tree, rebuilt
-from fedvra.errors import UsageError, require
 
 
 def as_pair(source: Any, where: str) -> tuple[Tree, Tree]:

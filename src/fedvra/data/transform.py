@@ -11,9 +11,9 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedvra.core.errors import require
 from fedvra.data import trees
 from fedvra.data.trees import Tree
-from fedvra.errors import require
 
 
 @dataclass(frozen=True)

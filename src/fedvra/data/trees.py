@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
-from fedvra.cohort import Ints
-from fedvra.errors import require
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import require
 
 Tree: TypeAlias = Any
 """A tensor, or a dict, tuple or list of trees."""

@@ -1,1 +1,12 @@
-"""Where local work is done: in this process, in a pool of processes on this machine."""
+"""Who computes: a federation on this machine, in this process or in a pool of worker processes.
+
+    experiment.py   what a run is made of, and each round's plan
+    federation.py   the loop of rounds
+    cohort_work.py  a cohort cut into parts for the workers, and their sums
+    worker.py       what a worker does with its part of a cohort; singles.py: where each upload is looked at
+    pool.py         the worker processes
+    observers.py    who looks on
+    checkpoint.py   all that a run needs to resume
+
+Imports core, state, policies, samplers, algorithms, local, problems.
+"""

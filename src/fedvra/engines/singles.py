@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra import rule
-from fedvra.cohort import Cohort, Floats, Ints
-from fedvra.engines.local import Engine
+from fedvra.core import rule
+from fedvra.core.cohort import Cohort, Floats, Ints
+from fedvra.engines.pool import Engine
 from fedvra.engines.worker import MAX_PARTS, Board, LocalTask
-from fedvra.refusals import Mask, Refusal, refused
+from fedvra.policies.refusals import Mask, Refusal, refused
 
 
 def judged_work(
@@ -63,7 +63,7 @@ def _one_by_one(engine: Engine, board: Board, tasks: Sequence[LocalTask]) -> tup
     moves, aux, one = [], [], np.ones(1)
     for start in range(0, len(tasks), MAX_PARTS):
         chunk = [
-            replace(task, part=k, model_weight=one, dual_weight=one, dual_ratio=1.0, aux_weight=one)
+            replace(task, part=k, model_weight=one, dual_weight=one, one_sum=True, aux_weight=one)
             for k, task in enumerate(tasks[start : start + MAX_PARTS])
         ]
         results += engine.map(chunk)

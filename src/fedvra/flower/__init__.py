@@ -2,6 +2,8 @@
 
 The server side is :class:`Strategy`, the client side the decorator :func:`client` or, shorter, :func:`client_app`; see
 ``docs/federation.md``. Flower is the extra ``fedvra[flower]``: nothing else of the library needs it.
+
+Imports core, state, policies, samplers, models, data, algorithms, local, problems, engines.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ import importlib
 import importlib.util
 from typing import Any
 
-from fedvra.errors import UsageError
+from fedvra.core.errors import UsageError
 
 _HOMES = {
     "fedvra.flower.node": ["LocalWork", "client", "client_app"],
-    "fedvra.flower.ledger": ["Ledger"],
+    "fedvra.flower.client_ledger": ["Ledger"],
     "fedvra.flower.strategy": ["Audit", "Strategy"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -17,17 +17,17 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedvra.algorithms.fedvra import FedVRA
+from fedvra.core.errors import FedvraError
 from fedvra.data.dataset import Dataset, FederatedData, split
 from fedvra.data.partitions import Dirichlet
 from fedvra.data.sources import load
-from fedvra.errors import FedvraError
 from fedvra.flower.launcher import LocalFederation
 from fedvra.flower.node import client_app
 from fedvra.flower.strategy import Strategy
 from fedvra.models.mlp import mlp
 from fedvra.problems.supervised import Supervised
 from fedvra.samplers import Full
-from fedvra.work import Epochs
+from fedvra.samplers.work import Epochs
 
 PREFIX = "fedvra: "
 """How the lines of the ServerApp begin that are for the user."""

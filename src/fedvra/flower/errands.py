@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.serverapp import Grid
 
-from fedvra import rule
-from fedvra.cohort import Cohort, Floats, Ints
+from fedvra.core import rule
+from fedvra.core.cohort import Cohort, Floats, Ints
 from fedvra.flower.protocol import Answer, Errand, Order, Status
 from fedvra.flower.roster import exchange, make_message, match, read_reply
 

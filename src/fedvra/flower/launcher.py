@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedvra.errors import FedvraError
+from fedvra.core.errors import FedvraError
 from fedvra.flower.certificates import write_author_key, write_certificates, write_node_key
 from fedvra.flower.signing import sign_app, write_trusted
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,19 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedvra import rule
+from fedvra.core import rule
+from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
+from fedvra.core.errors import UsageError, require
+from fedvra.core.step import Moves, WholeMoves, client_round
+from fedvra.core.threads import one_thread
 from fedvra.data.dataset import Dataset, FederatedData, checked
-from fedvra.engines.local import one_thread
-from fedvra.errors import UsageError, require
-from fedvra.flower.ledger import Ledger, LostStateError, Rows, StaleMessageError
+from fedvra.flower.client_ledger import Ledger, LostStateError, Rows, StaleMessageError
 from fedvra.flower.orphans import end_with_supernode
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
-from fedvra.frozen import keep_frozen, require_frozen
-from fedvra.problems.base import Block, Private, Problem, Solver, SolverSettings
+from fedvra.local.protocol import Solver, SolverSettings
+from fedvra.problems.base import Problem
+from fedvra.state.frozen import keep_frozen, require_frozen
 
 PARTITION, FOLDER, KEY_FILE = "partition-id", "fedvra-folder", "fedvra-key-file"
 """Keys of a SuperNode's --node-config: the client number, where its ledger is kept, and the secret that seals it."""
@@ -57,16 +60,14 @@ class LocalWork:
     problem: Problem
     data: Any
     context: Context
-    _solver: Solver
-    _block: Block
-    _private: Private
+    _solve: Callable[[], Moves]
     _losses: list[float]
 
     def solve(self) -> Tensor:
         """Take the local steps as the simulator does; returns the move x_i - x0."""
-        move, losses = self._solver.solve([self.terms], self._private, self._block)
-        self._losses[:] = losses.tolist()
-        return move[0]
+        moves = self._solve()
+        self._losses[:] = moves.losses.tolist()
+        return moves.move(0)
 
     def step(self, x: Tensor, g: Tensor) -> Tensor:
         """Step 11 from x with gradient g, for those who drive the steps by hand: return x - work.x0 after Q_i of them."""
@@ -124,9 +125,7 @@ class _Node:
         self.order, self.context, self.steps = order, context, steps
         self.client = _client_number(context, order.total)
         self._problem, self._data = problem, data
-        self.settings = replace(
-            settings, batch_size=order.batch_size or None, drop_last=bool(order.drop_last), seed=order.seed
-        )
+        self.settings = settings.of_run(order.batch_size or None, bool(order.drop_last), order.seed)
         root = Path(str(context.node_config.get(FOLDER) or Path.home() / ".fedvra" / "ledger"))
         key = read_key(str(context.node_config.get(KEY_FILE) or ""))
         self.ledger = Ledger.of(root.expanduser(), order.experiment, self.client, key)
@@ -194,30 +193,49 @@ class _Node:
 
     def _train(self) -> Answer:
         """Steps 9-15; the new state is on the disk before the upload leaves."""
-        order, rows = self.order, self.ledger.rows()
-        x0, lam = order.arrays["x0"], order.arrays.get("lam")
-        with torch.no_grad():
-            h = rule.correction(rows.get("lam"), torch.zeros_like(x0) if lam is None else lam, order.sigma)
-        self._check_model(order.arrays.get("aux"))
-        work = self._work(x0, h, rows)
-        with closing(work._solver):
-            move = self.steps(work).clone()
+        order, rows, new = self.order, self.ledger.rows(), Rows()
+        x0, lam, aux = order.arrays["x0"], order.arrays.get("lam"), order.arrays.get("aux")
+        self._check_model(aux)
+        block = Block(order.round, order.seed, np.array([self.client]), np.array([order.steps]), np.array([order.eta]))
+        orders = Orders(block, np.array([order.gamma]), np.array([order.alpha]), order.sigma, self.problem.decay)
+        kept = Kept(
+            duals=_LedgerRows("lam", rows, new) if order.alpha or order.sigma or "lam" in rows else None,
+            aux=_LedgerRows("aux", rows, new) if self.problem.aux_is_local else None,
+            y=_LedgerRows("y", rows, new) if self.problem.y_width(self.data) else None,
+        )
+        with one_thread():
+            solver = self.problem.solver(self.data, self.settings)
+        with closing(solver):
+            private = kept.start(aux, solver.initial_y, block.clients)
+            sent = Broadcast(x0, torch.zeros_like(x0) if lam is None else lam, aux)
+            moves = client_round(functools.partial(self._steps, solver), sent, orders, kept, private)
+        arrays = {"move": to_array(moves.sent(0))}
+        if private.aux is not None:
+            arrays["aux"] = to_array(private.aux[0])
+        return self._say(Status.DONE, ticket=self.ledger.stage(new), loss=float(moves.losses[0]), arrays=arrays)
+
+    def _steps(self, solver: Solver, terms: BlockTerms, private: Private, block: Block) -> Moves:
+        """The user's own way through steps 9-13."""
+        (one,), x0, losses = terms.make(), terms.sent.x0, [0.0]
+        work = LocalWork(
+            client=self.client,
+            round=self.order.round,
+            steps=self.order.steps,
+            eta=self.order.eta,
+            x0=x0,
+            terms=one,
+            problem=self.problem,
+            data=self.data,
+            context=self.context,
+            _solve=functools.partial(solver.solve, terms, private, block),
+            _losses=losses,
+        )
+        move = self.steps(work)
         require(
             isinstance(move, Tensor) and move.shape == x0.shape and move.dtype == x0.dtype,
             f"the train function must return the move x_i - x0: a {x0.dtype} tensor of shape {list(x0.shape)}.",
         )
-        move = move.detach()
-        new: Rows = {}
-        if order.alpha or order.sigma or "lam" in rows:
-            new["lam"] = rule.dual_step(h, move, order.alpha)  # step 14
-        arrays = {"move": to_array(move)}
-        for name, block in work._private._asdict().items():
-            if block is not None and (name == "y" or self.problem.aux_is_local):
-                new[name] = block[0]
-        if work._private.aux is not None:
-            arrays["aux"] = to_array(work._private.aux[0])
-        loss = work._losses[0] if work._losses else 0.0
-        return self._say(Status.DONE, ticket=self.ledger.stage(new), loss=loss, arrays=arrays)
+        return WholeMoves(terms, move.detach().clone().unsqueeze(0), np.array(losses))
 
     def _check_model(self, aux: Tensor | None) -> None:
         """Its frozen part and its statistics are what the server takes them for."""
@@ -235,33 +253,21 @@ class _Node:
         data = self.data  # looked at first: what training changes is found with data
         return None if data is None else self.problem.initial_aux(self.order.seed)
 
-    def _work(self, x0: Tensor, h: Tensor | None, rows: Rows) -> LocalWork:
-        order = self.order
-        data = self.data
-        with one_thread():
-            solver = self.problem.solver(data, self.settings)
-        aux = order.arrays.get("aux")
-        if aux is not None:
-            aux = (rows["aux"] if self.problem.aux_is_local and "aux" in rows else aux).clone().unsqueeze(0)
-        y = None
-        if self.problem.y_width(self.data):
-            y = (rows["y"] if "y" in rows else solver.initial_y(self.client)).clone().unsqueeze(0)
-        block = Block(order.round, order.seed, np.array([self.client]), np.array([order.steps]), np.array([order.eta]))
-        return LocalWork(
-            client=self.client,
-            round=order.round,
-            steps=order.steps,
-            eta=order.eta,
-            x0=x0,
-            terms=rule.Terms(x0, h, order.eta, order.gamma, self.problem.decay),
-            problem=self.problem,
-            data=self.data,
-            context=self.context,
-            _solver=solver,
-            _block=block,
-            _private=Private(aux, y),
-            _losses=[],
-        )
+
+class _LedgerRows:
+    """One kind of this client's rows: as committed in its ledger, and as they will be staged there."""
+
+    def __init__(self, name: str, rows: Rows, new: Rows) -> None:
+        self._name, self._rows, self._new = name, rows, new
+
+    def old(self, k: int) -> Tensor | None:
+        return self._rows.get(self._name)
+
+    def place(self, k: int) -> Tensor | None:
+        return None
+
+    def stage(self, k: int, row: Tensor) -> None:
+        self._new[self._name] = row
 
 
 def own_part(dataset: Dataset, client: int, total: int) -> FederatedData:

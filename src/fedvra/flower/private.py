@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedvra.errors import UsageError, require
+from fedvra.core.errors import UsageError, require
 
 MIN_KEY_BYTES = 32
 

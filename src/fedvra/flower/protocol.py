@@ -17,7 +17,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedvra.errors import FedvraError
+from fedvra.core.errors import FedvraError
 
 ARRAYS, CONFIG = "fedvra.arrays", "fedvra.config"
 MAX_TEXT = 2000

@@ -27,8 +27,8 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 from torch import Tensor
 
+from fedvra.flower.client_ledger import new_ticket
 from fedvra.flower.errands import ask, make_order
-from fedvra.flower.ledger import new_ticket
 from fedvra.flower.protocol import Answer, Errand, Status, printable
 from fedvra.flower.uploads import RefusedUploadError, checked_vector
 

@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedvra.errors import FedvraError
+from fedvra.core.errors import FedvraError
 from fedvra.flower.protocol import (
     MAX_SHOWN,
     MAX_TEXT,

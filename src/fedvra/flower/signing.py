@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
 
-from fedvra.errors import UsageError, require
+from fedvra.core.errors import UsageError, require
 
 
 class Signed(NamedTuple):

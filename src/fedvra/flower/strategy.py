@@ -17,25 +17,25 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
 from torch import Tensor
 
-from fedvra import rule
 from fedvra.algorithms.base import Algorithm
-from fedvra.cohort import Cohort, Setting
-from fedvra.errors import UsageError, require
-from fedvra.flat import FlatSpec
-from fedvra.flower.books import Books
-from fedvra.flower.counting import count, judge
+from fedvra.core import rule
+from fedvra.core.adaptive import chosen
+from fedvra.core.cohort import Cohort, Setting
+from fedvra.core.errors import UsageError, require
+from fedvra.engines.experiment import Experiment, Plan
+from fedvra.flower.count_uploads import count, judge
 from fedvra.flower.errands import losses, make_order, train_orders
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, to_array
 from fedvra.flower.repair import Audit, audit, repair
 from fedvra.flower.roster import Roster, exchange, make_message
-from fedvra.frozen import frozen_hash
-from fedvra.memory import chosen
-from fedvra.planning import Experiment, Plan
+from fedvra.flower.server_books import Books
+from fedvra.local.flat import FlatSpec
+from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem
-from fedvra.refusals import Refusal
 from fedvra.samplers import Sampler
-from fedvra.work import Work
+from fedvra.samplers.work import Work
+from fedvra.state.frozen import frozen_hash
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 

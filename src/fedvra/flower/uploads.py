@@ -14,8 +14,8 @@ import torch
 from flwr.app import Array
 from torch import Tensor
 
-from fedvra.errors import FedvraError, UsageError
-from fedvra.flower.ledger import check_ticket
+from fedvra.core.errors import FedvraError, UsageError
+from fedvra.flower.client_ledger import check_ticket
 from fedvra.flower.protocol import Answer, BadMessageError, read_array
 
 ABSURD = 1e9

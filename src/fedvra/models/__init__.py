@@ -9,6 +9,8 @@
 
 A file added to this folder, or an entry point of the group ``fedvra.models`` in another distribution, is known to
 ``--model`` by the name it registers. From Python any ``nn.Module`` will do: ``fv.Supervised(model)``.
+
+Imports core.
 """
 
 from fedvra.models.base import MODELS, MakeModel, register

@@ -7,14 +7,14 @@ from typing import TypeAlias
 
 from torch import nn
 
-from fedvra.errors import require
-from fedvra.registry import Registry
+from fedvra.core.errors import require
+from fedvra.core.registry import Registry
 
 Shape: TypeAlias = tuple[int, ...]
 MakeModel: TypeAlias = Callable[[Shape, int], nn.Module]
 """(shape of one input, number of classes) -> a fresh model with PyTorch's default initialisation."""
 
-MODELS: Registry[MakeModel] = Registry("model", "fedvra.models")
+MODELS: Registry[MakeModel] = Registry("model", "fedvra.models", group="fedvra.models")
 """Models the command line can name."""
 
 

@@ -1,19 +1,24 @@
 """Where a, d, gamma and eta come from, besides plain numbers and tables.
 
-A policy is any function of a :class:`~fedvra.cohort.Cohort` that returns one number per client; see ``Setting``. Those with a
-name can be written on the command line and in config files:
+A policy is any function of a :class:`~fedvra.core.cohort.Cohort` that returns one number per client; see ``Setting``. Those
+with a name can be written on the command line and in config files:
 
-- ``1/p``: :data:`inverse_p`;
+- ``1/p``: :class:`InverseP`;
 - ``10:5@100``: :class:`Stepwise`, one number after another over the rounds; in Python any function of the round will do,
   by way of :func:`over_rounds`;
-- ``remark1``: :data:`remark1`, the largest a that the paper's Remark 1 allows;
-- ``auto``: :data:`auto`, FedVRA's defaults, which :class:`Pace` adapts from round to round.
+- ``remark1``: :class:`Remark1`, the largest a that the paper's Remark 1 allows;
+- ``auto``: :class:`Auto`, FedVRA's defaults, which :class:`Pace` adapts from round to round.
+
+Imports core.
 """
 
-from fedvra.policies.pace import Pace
-from fedvra.policies.settings import (
+from fedvra.policies.named import (
     POLICIES,
+    Auto,
+    InverseP,
+    OverRounds,
     Policy,
+    Remark1,
     Stepwise,
     auto,
     inverse_p,
@@ -21,11 +26,16 @@ from fedvra.policies.settings import (
     parse_setting,
     remark1,
 )
+from fedvra.policies.pace import Pace
 
 __all__ = [
     "POLICIES",
+    "Auto",
+    "InverseP",
+    "OverRounds",
     "Pace",
     "Policy",
+    "Remark1",
     "Stepwise",
     "auto",
     "inverse_p",

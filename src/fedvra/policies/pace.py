@@ -19,10 +19,12 @@ contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, w
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from fedvra.cohort import Cohort, Floats
-from fedvra.memory import Seen
+from fedvra.core.adaptive import Seen
+from fedvra.core.cohort import Cohort, Floats
+from fedvra.core.errors import require
+from fedvra.core.objects import Value
 
 FIRST = 2.0
 """sigma in the first round: where theory's bound is for stiff directions, which few problems have much of."""
@@ -66,7 +68,7 @@ MAX_MOVE_WEIGHT = 0.3
 
 
 @dataclass(frozen=True)
-class Pace:
+class Pace(Value):
     """The strength sigma, and what it is judged by. A value: :meth:`after` gives the next one."""
 
     sigma: float
@@ -103,7 +105,15 @@ class Pace:
     @classmethod
     def of(cls, cohort: Cohort) -> Pace:
         """As remembered from the last round, or the first."""
-        return cls(*cohort.memory) if cohort.memory else cls.first(mean_p(cohort))
+        if not cohort.memory:
+            return cls.first(mean_p(cohort))
+        names = cls.__dataclass_fields__
+        require(
+            cohort.memory.keys() == names.keys(),
+            f"auto goes by {', '.join(names)}, and what it remembers is {', '.join(cohort.memory)}: was it another version "
+            "that wrote the checkpoint? Go on with that one, or start over.",
+        )
+        return cls(**cohort.memory)
 
     @property
     def visits(self) -> float:
@@ -129,8 +139,8 @@ class Pace:
         """
         return self.most * math.sqrt(KEPT / SWINGS)
 
-    def numbers(self) -> tuple[float, ...]:
-        return astuple(self)
+    def numbers(self) -> dict[str, float]:
+        return asdict(self)
 
     def after(self, p: float, T: float, seen: Seen) -> Pace:
         r"""The pace for the next round.

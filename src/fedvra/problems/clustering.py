@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.checks import check_whole
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import require
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.threads import one_thread
+from fedvra.core.validation import check_whole
 from fedvra.data.dataset import FederatedData
-from fedvra.engines.local import one_thread
-from fedvra.errors import require
+from fedvra.problems.projections import Box, Simplex
 from fedvra.problems.two_block import Rng, TwoBlock
-from fedvra.projections import Box, Simplex
-from fedvra.streams import Purpose, stream
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Clustering(TwoBlock):
     r"""Centroids W [K, D] in a box, common to all, and for each client indicators H_i [n_i, K] with rows on the simplex.
 
@@ -61,7 +61,7 @@ class Clustering(TwoBlock):
     steps_y: int = 10
     seed: int = 0
     restarts: int = 5
-    parts: list[Tensor] = field(init=False, repr=False)
+    parts: list[Tensor] = field(init=False, repr=False, compare=False)
     """X_i, [n_i, D] each."""
 
     def __post_init__(self) -> None:

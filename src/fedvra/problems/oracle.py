@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.cohort import Floats
+from fedvra.core.cohort import Floats
 
 Operator: TypeAlias = Callable[[Tensor], Tensor]
 """v -> Hv."""

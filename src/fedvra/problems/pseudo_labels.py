@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,14 +11,16 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import one_hot
 
-from fedvra.cohort import Floats, Ints
+from fedvra.core.block import Block, BlockTerms, Private
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.rule import private_step
+from fedvra.core.step import Moves
 from fedvra.data.dataset import FederatedData
-from fedvra.problems.base import Block, Evaluation, Private, Solver, SolverSettings, Stationarity, StepPath
+from fedvra.local.protocol import Evaluation, Solver, SolverSettings, Stationarity, StepPath
+from fedvra.local.solver import SupervisedSolver
 from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_of
+from fedvra.problems.projections import Simplex
 from fedvra.problems.semisupervised import SemiSupervised
-from fedvra.projections import Simplex
-from fedvra.rule import Terms, private_step
-from fedvra.solver import SupervisedSolver
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,20 @@ class PseudoLabelSolver(Solver):
 
     def slower(self, path: StepPath) -> None:
         self.inner.slower(path)
-        self.path, self.width, self.test_parts = self.inner.path, self.inner.width, self.inner.test_parts
+        self.path, self.test_parts = self.inner.path, self.inner.test_parts
 
     def close(self) -> None:
         self.inner.close()
 
-    def solve(self, terms: Sequence[Terms], private: Private, block: Block) -> tuple[Tensor, Floats]:
-        for k, (client, one) in enumerate(zip(map(int, block.clients), terms, strict=True)):
+    def width(self, steps: Ints) -> int:
+        return self.inner.width(steps) if steps.max() > 1 else 1
+
+    def solve(self, terms: BlockTerms, private: Private, block: Block) -> Moves:
+        for k, (client, anchor) in enumerate(zip(map(int, block.clients), terms.anchors, strict=True)):
             share = self._share(client)
             aux = None if private.aux is None else private.aux[k]
             row = self._none if private.y is None else private.y[k]
-            y = self._respond(share, one.anchor, aux, self._y(share, row))
+            y = self._respond(share, anchor, aux, self._y(share, row))
             row[: y.numel()] = y.view(-1)
             self._set_targets(share, y)
         return self.inner.solve(terms, private, block)

@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import UsageError, require
-from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, Problem, Solver, SolverSettings
+from fedvra.core.block import Block, Private
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError, require
+from fedvra.core.rule import AffineStep, advance_
+from fedvra.local.protocol import Evaluation, LocalSolver, Solver, SolverSettings
+from fedvra.problems.base import Problem
 from fedvra.problems.oracle import Hessian, Oracle, Point
-from fedvra.rule import Affine, advance_
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Quadratic(Problem):
     r"""f_i(x) = x'A_i x/2 - b_i'x with full, exact gradients A_i x - b_i; needs no data.
 
@@ -78,7 +80,7 @@ class _QuadraticSolver(LocalSolver):
     def __init__(self, problem: Quadratic) -> None:
         self.A, self.b = problem.A, problem.b
 
-    def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep) -> Floats:
         (client,), (steps,), (eta,) = block.clients, block.steps, block.eta
         A, b = self.A[client], self.b[client]
         total = 0.0

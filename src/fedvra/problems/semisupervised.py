@@ -11,20 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedvra.checks import check_whole
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import require
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.validation import check_whole
 from fedvra.data.dataset import FederatedData
-from fedvra.errors import require
-from fedvra.problems.base import Problem, Solver, SolverSettings
+from fedvra.local.protocol import Solver, SolverSettings
+from fedvra.problems.base import Problem
 from fedvra.problems.oracle import Oracle
+from fedvra.problems.projections import Projection
 from fedvra.problems.supervised import BufferPolicy, Supervised
-from fedvra.projections import Projection
-from fedvra.streams import Purpose, stream
 
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SemiSupervised(Problem):
     r"""Cross-entropy where there is a label, and where there is none a pseudo-label that is learned along with the model.
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import UsageError, require
+from fedvra.core.streams import Purpose, stream
 from fedvra.data.dataset import FederatedData
-from fedvra.errors import UsageError, require
-from fedvra.feed import Feed
-from fedvra.looking import Look, check_parameters, fits, look
-from fedvra.measuring import Counted
-from fedvra.problems.base import Problem, Solver, SolverSettings
+from fedvra.local.client_batches import ClientBatches
+from fedvra.local.looking import Look, check_parameters, fits, look
+from fedvra.local.measuring import Counted
+from fedvra.local.protocol import Solver, SolverSettings
+from fedvra.local.randomness import kept_generators, seed_all
+from fedvra.local.subject import Findings, Subject
+from fedvra.problems.base import Problem
 from fedvra.problems.oracle import Oracle
-from fedvra.randomness import kept_generators, seed_all
-from fedvra.streams import Purpose, stream
-from fedvra.subject import Findings, Subject
 
 Loss = Callable[[Any, Any], Tensor]
 BufferPolicy = Literal["refuse", "average", "local"]
@@ -41,7 +42,7 @@ class Seen(NamedTuple):
         return None if dtype is None else lambda t: t.to(dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Supervised(Problem):
     r"""f_i(x) = mean over the client's samples of loss(model_x(input), target) + (weight_decay/2)*||x||^2.
 
@@ -66,6 +67,8 @@ class Supervised(Problem):
     buffers: BufferPolicy = "refuse"
     counted: Counted | None = None
 
+    _forgets: ClassVar[tuple[str, ...]] = ("_seen",)
+
     def __post_init__(self) -> None:
         require(self.weight_decay >= 0, f"weight_decay must be >= 0, got {self.weight_decay}.")
         require(
@@ -76,7 +79,9 @@ class Supervised(Problem):
         require(callable(self.loss), f"loss must be a function of outputs and targets, got {self.loss!r}.")
         object.__setattr__(self, "decay", self.weight_decay)
         object.__setattr__(self, "_made", {})  # the last module that was made, by its seed
-        object.__setattr__(self, "_seen", [])  # the last look at a model
+        object.__setattr__(
+            self, "_findings", []
+        )  # the last look at a model: what a copy, which has not looked, goes by
 
     def module(self, seed: int | None = None) -> nn.Module:
         """The model itself; where ``model`` is a function, made once under ``seed`` (None: the last one used)."""
@@ -103,13 +108,19 @@ class Supervised(Problem):
         """
         module = self.module(settings.seed)
         key = (id(module), id(data), tuple((n, p.requires_grad) for n, p in module.named_parameters()))
-        seen: list[Seen] = self._seen  # type: ignore[attr-defined]
+        seen = self._last_look()
         if not seen or seen[0].key != key or (again and not seen[0].subject.lent):
-            feed = Feed(data, settings.batch_size, _float_dtype(module))
+            feed = ClientBatches(data, settings.batch_size, _float_dtype(module))
             largest = data.part(int(np.argmax(data.sizes)))
             found = look(module, self.loss, feed.batch(largest[: settings.batch_size]), settings.seed or 0)
             seen[:] = [Seen(Subject(module, self.loss, found.findings), found, key)]
+            self._findings[:] = [found.findings]  # type: ignore[attr-defined]
         return seen[0]
+
+    def _last_look(self) -> list[Seen]:
+        """Of this object itself: empty in a copy, whose module is another."""
+        found: list[Seen] = vars(self).setdefault("_seen", [])
+        return found
 
     def samples(self, data: FederatedData) -> Ints:
         return data.sizes
@@ -125,12 +136,12 @@ class Supervised(Problem):
 
     def _subject(self, seed: int | None = None) -> Subject:
         """The model as it was looked at; as its layers look, where nobody had data."""
-        seen: list[Seen] = self._seen  # type: ignore[attr-defined]
-        module = self.module(seed)
+        seen, module = self._last_look(), self.module(seed)
         if seen and seen[0].subject.module is module:
             return seen[0].subject
         check_parameters(module)
-        return Subject(module, self.loss, usual_findings(module))
+        known: list[Findings] = [] if seen else self._findings  # type: ignore[attr-defined]
+        return Subject(module, self.loss, known[0] if known else usual_findings(module))
 
     @property
     def aux_is_local(self) -> bool:
@@ -148,7 +159,7 @@ class Supervised(Problem):
         _check_batch_of_one(self, subject, data, settings)
 
     def solver(self, data: FederatedData, settings: SolverSettings) -> Solver:
-        from fedvra.solver import SupervisedSolver
+        from fedvra.local.solver import SupervisedSolver
 
         return SupervisedSolver(self, data, settings)
 
@@ -234,7 +245,7 @@ def _check_batch_of_one(problem: Supervised, subject: Subject, data: FederatedDa
     if not alone.any():
         return
     client = int(np.flatnonzero(alone)[0])
-    if not fits(subject, Feed(data, size, subject.spec.dtype).batch(data.part(client)[:1])):
+    if not fits(subject, ClientBatches(data, size, subject.spec.dtype).batch(data.part(client)[:1])):
         samples = int(data.sizes[client])
         raise UsageError(
             f"client {client} has {samples} samples, so with batch_size={size} one of its batches holds a single sample, "

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedvra.cohort import Floats, Ints
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.streams import Purpose, stream
 from fedvra.data.dataset import FederatedData
-from fedvra.feed import Feed
-from fedvra.problems.base import SolverSettings
+from fedvra.local.client_batches import ClientBatches
+from fedvra.local.protocol import SolverSettings
 from fedvra.problems.oracle import Hessian, Oracle, Point
-from fedvra.streams import Purpose, stream
 
 if TYPE_CHECKING:
     from fedvra.problems.supervised import Supervised
@@ -34,7 +34,7 @@ class SupervisedOracle(Oracle):
     def __init__(self, problem: Supervised, data: FederatedData) -> None:
         self.problem, self.data = problem, data
         self.subject, _, _ = seen = problem.look(data, SolverSettings(batch_size=CHUNK))
-        self.feed = Feed(data, None, self.subject.spec.dtype, target_cast=seen.target_cast)
+        self.feed = ClientBatches(data, None, self.subject.spec.dtype, target_cast=seen.target_cast)
 
     def look(self, client: int, point: Point) -> tuple[float, Tensor]:
         return self._mean(point, self.data.part(client))

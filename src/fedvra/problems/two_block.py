@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.checks import check_whole
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import UsageError, require
-from fedvra.problems.base import Block, Evaluation, LocalSolver, Private, Problem, SolverSettings, Stationarity
+from fedvra.core.block import Block, Private
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError, require
+from fedvra.core.rule import AffineStep, advance_, private_step
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.validation import check_whole
+from fedvra.local.protocol import Evaluation, LocalSolver, SolverSettings, Stationarity
+from fedvra.problems.base import Problem
 from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_by_differences
-from fedvra.projections import Own, verified
-from fedvra.rule import Affine, advance_, private_step
-from fedvra.streams import Purpose, stream
+from fedvra.problems.projections import Own, verified
 
 Rng = np.random.Generator | None
 """Where a stochastic gradient draws its batch from, keyed by (seed, round, client); None asks for the exact gradient."""
@@ -140,7 +142,7 @@ class _TwoBlockSolver(LocalSolver):
         self.shapes_y = [problem.y_start(client).shape for client in range(problem.clients)]
         self.width_y = max(shape.numel() for shape in self.shapes_y)
 
-    def run(self, x_MP: Tensor, private: Private, block: Block, step: Affine) -> Floats:
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep) -> Floats:
         (client,), (steps,), (eta,) = map(int, block.clients), map(int, block.steps), map(float, block.eta)
         assert private.y is not None
         rng = stream(block.seed, Purpose.BATCHES, block.round, client)

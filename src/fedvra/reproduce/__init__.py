@@ -4,11 +4,12 @@ A recipe (``recipes/NAME.yaml``) says which runs a table or figure is made of an
 folders, found again by what determines their numbers, so that nothing is run twice and anything can be stopped and continued.
 
     recipe.py    reading recipes
-    plan.py      the runs a recipe asks for
-    cache.py     which of them there are already
+    wanted.py    the runs a recipe asks for
     estimate.py  how long the others will take
     jobs.py      running them, several at a time, each in a process of its own
     table.py     measured beside printed, and which cells differ
     figures.py   the curves, one panel for each case
     results.py   everything as one small file, from which table and figure can be made again
+
+Imports core, state, algorithms, engines, runs, show, studies.
 """

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedvra.display import clock
-from fedvra.errors import require
-from fedvra.folders import make_folder, require_writable
-from fedvra.reproduce.cache import Cache, Stored, fingerprint
+from fedvra.core.errors import require
 from fedvra.reproduce.estimate import Estimate, estimate
 from fedvra.reproduce.jobs import carry_out
-from fedvra.reproduce.plan import Wanted, plan
 from fedvra.reproduce.recipe import Recipe
 from fedvra.reproduce.results import Result
+from fedvra.reproduce.wanted import Wanted, plan
+from fedvra.runs.cache import Cache, Stored, fingerprint
+from fedvra.show.display import clock
+from fedvra.state.folders import make_folder, require_writable
 
 RUNS = "runs"
 """Within the folder of results: the folder of runs made for them."""

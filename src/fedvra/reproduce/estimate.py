@@ -14,11 +14,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fedvra.config import RunConfig, build, configure
-from fedvra.engines.local import one_thread
-from fedvra.federation import Federation
-from fedvra.reproduce.cache import Cache
-from fedvra.reproduce.plan import Wanted
+from fedvra.core.threads import one_thread
+from fedvra.engines.federation import Federation
+from fedvra.reproduce.wanted import Wanted
+from fedvra.runs.cache import Cache
+from fedvra.runs.config import RunConfig, build, configure
 
 Kind: TypeAlias = tuple[Any, ...]
 MEASURED = 3

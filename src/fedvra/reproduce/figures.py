@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvra.data.sources.files import write_atomically
-from fedvra.report.comparison import mean_curve
-from fedvra.report.plots import Curve, plot_curves
-from fedvra.reproduce.cache import Stored
-from fedvra.reproduce.plan import Wanted
+from fedvra.core.files import replace_durably
 from fedvra.reproduce.recipe import Case, Recipe
+from fedvra.reproduce.wanted import Wanted
+from fedvra.runs.cache import Stored
+from fedvra.show.comparison import mean_curve
+from fedvra.show.plots import Curve, plot_curves
 
 ACROSS = 2
 """Panels side by side."""
@@ -54,7 +54,7 @@ def _write(figure: Any, path: Path) -> None:
     with Image.open(full) as image:
         few = image.convert("RGB").quantize(PALETTE, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(small, format="png", optimize=True)
-    write_atomically(path, small.getvalue())
+    replace_durably(path, small.getvalue())
 
 
 def _knee(curves: Sequence[Curve]) -> float:

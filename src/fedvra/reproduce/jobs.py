@@ -28,14 +28,15 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from fedvra.config import configure
-from fedvra.display import clock, outcome, percent
-from fedvra.errors import FedvraError, RunInterrupt
-from fedvra.history import accuracies
-from fedvra.reproduce.cache import folder_name
-from fedvra.reproduce.plan import Wanted
-from fedvra.runs import RunFolder, execute, resume
-from fedvra.stopping import stop_on_signal
+from fedvra.core.errors import FedvraError, RunInterrupt
+from fedvra.reproduce.wanted import Wanted
+from fedvra.runs.cache import folder_name
+from fedvra.runs.config import configure
+from fedvra.runs.files import RunFolder
+from fedvra.runs.history import accuracies
+from fedvra.show.display import clock, outcome, percent
+from fedvra.studies.execution import execute, resume
+from fedvra.studies.stopping import stop_on_signal
 
 POLL = 0.2
 """Seconds between two looks at the runs under way."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fedvra.config import OPTIONS, read_config
-from fedvra.errors import UsageError, require, unknown_name
+from fedvra.core.errors import UsageError, require, unknown_name
+from fedvra.runs.config import OPTIONS, read_config
 
 Reading = Literal["final", "best", "last10"]
 READINGS: tuple[Reading, ...] = ("final", "best", "last10")

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedvra import __version__
-from fedvra.data.sources.files import write_atomically
-from fedvra.errors import require
-from fedvra.reproduce.cache import Stored, fingerprint
+from fedvra.core.errors import require
+from fedvra.core.files import replace_durably
 from fedvra.reproduce.figures import draw
-from fedvra.reproduce.plan import Wanted
 from fedvra.reproduce.recipe import Recipe
 from fedvra.reproduce.table import ResultTable
-from fedvra.runs import finite
+from fedvra.reproduce.wanted import Wanted
+from fedvra.runs.cache import Stored, fingerprint
+from fedvra.runs.files import finite
 
 KEPT = {"test_accuracy": 6, "test_loss": 5, "pseudo_accuracy": 4}
 """Metrics that are kept, where a run has them, and their significant digits."""
@@ -81,8 +81,8 @@ class Result:
         """The three files, of which the picture is left out where there is nothing to draw; returns their paths."""
         stem = f"{self.recipe.name}-quick" if self.quick else self.recipe.name
         data, text, picture = (out / f"{stem}.{kind}" for kind in ("json", "md", "png"))
-        write_atomically(data, (self._json() + "\n").encode())
-        write_atomically(text, self.markdown().encode())
+        replace_durably(data, (self._json() + "\n").encode())
+        replace_durably(text, self.markdown().encode())
         seeds = max((line.seeds for line in self.table.lines), default=0)
         band = f"mean of up to {seeds} seeds; bands: one standard deviation" if seeds > 1 else "one seed"
         drawn = draw(self.recipe, self.found, picture, f"{'quick look; ' if self.quick else ''}{band}")
@@ -101,7 +101,7 @@ class Result:
         _, closed, after = rest.partition(f"{end}\n")
         require(bool(found and closed), f"{page} has no lines {begin} and {end}, between which the table would go.")
         table = "\n\n".join([self.table.markdown().rstrip(), *self.notes()])
-        write_atomically(page, f"{before}{begin}\n{table}\n{end}\n{after}".encode())
+        replace_durably(page, f"{before}{begin}\n{table}\n{end}\n{after}".encode())
 
     def _json(self) -> str:
         """One run a line, so that a change of one is a change of one line; runs of another recipe are in its own file."""

@@ -25,12 +25,12 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from fedvra.display import markdown, table
-from fedvra.history import accuracies, rounds_to
-from fedvra.report.comparison import Spread
-from fedvra.reproduce.cache import Stored
-from fedvra.reproduce.plan import Wanted
 from fedvra.reproduce.recipe import READINGS, Printed, Reading, Recipe
+from fedvra.reproduce.wanted import Wanted
+from fedvra.runs.cache import Stored
+from fedvra.runs.history import accuracies, rounds_to
+from fedvra.show.comparison import Spread
+from fedvra.show.display import markdown, table
 
 ROUNDS_APART = 0.15
 POINTS_APART = 0.5

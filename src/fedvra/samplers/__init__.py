@@ -13,6 +13,8 @@ distribution, is known to the command line by the name it registers.
 | ``PowerOfChoice(m, c)``      | m               | estimated from past rounds                  |
 | ``Availability(inner, ...)`` | varies, may be 0| the inner sampler's, while available        |
 | ``Replay(cohorts)``          | as given        | as given, else \|A^r\| / N                  |
+
+Imports core.
 """
 
 from fedvra.samplers.availability import Availability

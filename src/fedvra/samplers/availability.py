@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvra.checks import check_whole, frozen_array
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import require
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import require
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.validation import check_whole, frozen_array
 from fedvra.samplers.base import SAMPLERS, Losses, Participation, Sampler
-from fedvra.streams import Purpose, stream
 
 Bools: TypeAlias = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Availability(Sampler):
     r"""The cohort is the inner sampler's draw, less those who are not available in this round.
 

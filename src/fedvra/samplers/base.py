@@ -5,21 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from fedvra.checks import check_whole, frozen_array
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import UsageError, require
-from fedvra.registry import Registry
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError, require
+from fedvra.core.objects import Value
+from fedvra.core.registry import Registry
+from fedvra.core.validation import check_whole, frozen_array
 
 Losses: TypeAlias = Callable[[Ints], Floats]
 """f_i(x0) of the clients asked for; costly, so only samplers that need it call it, and only for whom they must."""
 
 
 @dataclass(frozen=True)
-class Participation:
+class Participation(Value):
     """Who took part in the finished rounds: what a sampler without a formula estimates p_i^r from."""
 
     rounds: int
@@ -43,7 +44,7 @@ class Participation:
         return Participation(self.rounds + 1, counts)
 
 
-class Sampler(ABC):
+class Sampler(Value, ABC):
     r"""Draws the cohort A^r of every round and states p_i^r = P(i in A^r), the paper's client sampling probability.
 
     The coefficients of many algorithms (d = 1/p_i) rest on p_i^r, so it is given in closed form wherever there is one.
@@ -54,6 +55,8 @@ class Sampler(ABC):
     A new sampler is a frozen dataclass in one file of this folder which ends in ``SAMPLERS.add("name", TheClass)``.
     On the command line a field named ``m`` takes the size of the cohort; other fields are written after the name.
     """
+
+    _read_only: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -73,7 +76,7 @@ class Sampler(ABC):
         """Raise a :class:`UsageError` if this sampler cannot serve ``total`` clients."""
 
 
-SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "fedvra.samplers")
+SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "fedvra.samplers", group="fedvra.samplers")
 """Every sampler by its name on the command line."""
 
 

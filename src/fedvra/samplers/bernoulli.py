@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedvra.checks import check_probabilities, frozen_array
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import require
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import require
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.validation import check_probabilities, frozen_array
 from fedvra.samplers.base import (
     SAMPLERS,
     Losses,
@@ -17,10 +18,9 @@ from fedvra.samplers.base import (
     Sampler,
     random_subset,
 )
-from fedvra.streams import Purpose, stream
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Bernoulli(Sampler):
     r"""Client i takes part with probability p_i, independently of the others: p_i^r = p_i.
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import UsageError, require
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError, require
+from fedvra.core.streams import Purpose, stream
 from fedvra.samplers.base import (
     SAMPLERS,
     Losses,
@@ -18,7 +19,6 @@ from fedvra.samplers.base import (
     check_clients,
     check_size,
 )
-from fedvra.streams import Purpose, stream
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import require
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import require
 from fedvra.samplers.base import SAMPLERS, Losses, Participation, Sampler
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedvra.checks import check_whole
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import require
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import require
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.validation import check_whole
 from fedvra.samplers.base import SAMPLERS, Losses, Participation, Sampler, check_size, random_subset
-from fedvra.streams import Purpose, stream
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fedvra.checks import frozen_array
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import UsageError, require
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError, require
+from fedvra.core.validation import frozen_array
 from fedvra.samplers.base import (
     SAMPLERS,
     Losses,
@@ -23,7 +23,7 @@ from fedvra.samplers.base import (
 Probabilities: TypeAlias = float | Sequence[float] | Sequence[Sequence[float]] | Floats
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False)
 class Replay(Sampler):
     r"""Round r has exactly the cohort ``cohorts[r]``, in whatever order it is listed and perhaps empty.
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedvra.cohort import Floats, Ints
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.streams import Purpose, stream
 from fedvra.samplers.base import SAMPLERS, Losses, Participation, Sampler, check_size, random_subset
-from fedvra.streams import Purpose, stream
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedvra.checks import check_probabilities, frozen_array
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import require
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import require
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.validation import check_probabilities, frozen_array
 from fedvra.samplers.base import SAMPLERS, Losses, Participation, Sampler
-from fedvra.streams import Purpose, stream
 
 TOLERANCE = 1e-9
 """How far sum_i p_i may be from a whole number, relative to it: room for rounding, not for a wrong table."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Weighted(Sampler):
     r"""m = sum_i p_i clients without replacement, client i with probability exactly p_i^r = p_i.
 

@@ -2,6 +2,8 @@
 
 A file added to this folder that ends in ``TASKS.add("name", Task(...))``, or an entry point of the group ``fedvra.tasks``
 in another distribution, can be given to ``fedvra run``.
+
+Imports core, models, data, problems.
 """
 
 from fedvra.tasks.base import TASKS, Task

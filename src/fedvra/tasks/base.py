@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fedvra.registry import Registry
+from fedvra.core.registry import Registry
 
 if TYPE_CHECKING:
-    from fedvra.config import RunConfig
     from fedvra.data.dataset import FederatedData
     from fedvra.problems.base import Problem
+    from fedvra.runs.config import RunConfig
 
 Make: TypeAlias = "Callable[[RunConfig], tuple[Problem, Any]]"
 """The clients' cost functions, and the data they are over (None where a problem carries its own)."""
@@ -29,7 +29,7 @@ class Task:
     """Hyper-parameters by algorithm that differ from the algorithm's own defaults."""
 
 
-TASKS: Registry[Task] = Registry("task", "fedvra.tasks")
+TASKS: Registry[Task] = Registry("task", "fedvra.tasks", group="fedvra.tasks")
 
 
 def dealt(dataset: str, config: RunConfig) -> FederatedData:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from fedvra.tasks.base import TASKS, Task
 
 if TYPE_CHECKING:
-    from fedvra.config import RunConfig
     from fedvra.data.dataset import Dataset
     from fedvra.problems.base import Problem
+    from fedvra.runs.config import RunConfig
 
 BLOBS, DIMENSIONS, POINTS = 8, 5, 2000
 
@@ -19,8 +19,8 @@ def blobs(seed: int) -> Dataset:
     import numpy as np
     import torch
 
+    from fedvra.core.streams import Purpose, stream
     from fedvra.data.dataset import Dataset
-    from fedvra.streams import Purpose, stream
 
     rng = stream(seed, Purpose.SYNTHETIC)
     centres: list[Any] = []

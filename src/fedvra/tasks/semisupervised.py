@@ -13,8 +13,8 @@ from fedvra.tasks.base import TASKS, Make, Task, dealt
 from fedvra.tasks.cifar10 import PAPERS
 
 if TYPE_CHECKING:
-    from fedvra.config import RunConfig
     from fedvra.problems.base import Problem
+    from fedvra.runs.config import RunConfig
 
 Known = Literal["some", "labelled", "all"]
 

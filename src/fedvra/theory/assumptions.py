@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedvra.cohort import Floats, Ints
-from fedvra.diagnostics import participation
-from fedvra.errors import UsageError
-from fedvra.memory import Adaptive
+from fedvra.core.adaptive import Adaptive
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError
 from fedvra.samplers import Availability, Bernoulli, Cyclic, Replay
 from fedvra.theory.coverage import Settings
+from fedvra.theory.diagnostics import participation
 from fedvra.theory.stepsizes import read_stepsizes
 
 if TYPE_CHECKING:
-    from fedvra.federation import Federation
+    from fedvra.engines.federation import Federation
 
 ROUNDS = 1000
 """Whose settings are looked at, spread over the run, where there are more."""

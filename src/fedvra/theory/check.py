@@ -11,19 +11,19 @@ import numpy as np
 import torch
 
 from fedvra.algorithms.base import Algorithm
-from fedvra.checks import check_whole
-from fedvra.cohort import Floats, Ints
-from fedvra.diagnostics import Spread, points_of
-from fedvra.engines.local import one_thread
-from fedvra.errors import unknown_name
-from fedvra.federation import Federation
-from fedvra.planning import Experiment
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import unknown_name
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.threads import one_thread
+from fedvra.core.validation import check_whole
+from fedvra.engines.experiment import Experiment
+from fedvra.engines.federation import Federation
 from fedvra.problems.oracle import Oracle, Point
 from fedvra.samplers.base import random_subset
-from fedvra.streams import Purpose, stream
 from fedvra.theory.assumptions import Doubts, settings_of_run
 from fedvra.theory.conditions import Condition
 from fedvra.theory.coverage import Coverage, Settings, Start
+from fedvra.theory.diagnostics import Spread, points_of
 from fedvra.theory.estimates import Estimates, estimate
 from fedvra.theory.theorem1 import Theorem1
 from fedvra.theory.theorem2 import Theorem2
@@ -107,7 +107,7 @@ def cover(
         doubts.notes.append(f"curvature and noise were looked at before the first round and after round {played}.")
     found = estimate(oracle, places, chosen, experiment.batch_size, samples, experiment.seed)
     _about(found, samples, doubts)
-    theorem = 2 if "y" in federation.stores else 1
+    theorem = 2 if federation.clients.y is not None else 1
     setting: Theorem1 | Theorem2 | None = None
     proposal: Theorem1 | Theorem2 | None = None
     conditions: tuple[Condition, ...] = ()

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedvra.cohort import Floats
-from fedvra.errors import UsageError, require
+from fedvra.core.cohort import Floats
+from fedvra.core.errors import UsageError, require
+from fedvra.core.objects import Value
+from fedvra.core.rule import discounted_steps
 
 
-@dataclass(frozen=True, eq=False)
-class Condition:
+@dataclass(frozen=True)
+class Condition(Value):
     """An inequality left <= right that must hold for every client; both sides as arrays over the clients [N].
 
     One that is about all clients together has arrays of one number.
@@ -38,17 +40,6 @@ class Condition:
         worst = int(np.argmax(self.left - self.right))
         sides = f"{self.left[worst]:.3g} <= {self.right[worst]:.3g}"
         return f"{'holds' if self.holds else 'FAILS'}  {self.name}: {self.formula}  (worst client: {sides})"
-
-
-def discounted_steps(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
-    """Q~ = (1 - (1 - gamma*eta)^Q) / (gamma*eta): what Q steps amount to under the pull towards x0; Q itself where gamma = 0.
-
-    >>> discounted_steps(np.array([0.0, 0.5]), np.array([0.1, 1.0]), np.array([3.0, 2.0]))
-    array([3. , 1.5])
-    """
-    pull = gamma * eta
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(pull > 0, -np.expm1(steps * np.log1p(-np.minimum(pull, 1.0))) / pull, steps)
 
 
 def local_spread(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
@@ -113,7 +104,7 @@ def descent_factor(linear: float, square: float) -> float:
     return float(linear + np.sqrt(linear**2 + 4 * square)) / 2 * (1 + 1e-9)
 
 
-class Setting(ABC):
+class Setting(Value, ABC):
     """What the settings of both theorems have in common; arrays over the clients [N], or rounds and clients [R, N]."""
 
     gamma: Any

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedvra.cohort import Floats, Ints
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.objects import Value
 from fedvra.theory.conditions import Condition
 from fedvra.theory.estimates import Estimates
 from fedvra.theory.theorem1 import Theorem1
@@ -43,8 +44,8 @@ class Settings(NamedTuple):
     steps_y: Floats | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Coverage:
+@dataclass(frozen=True)
+class Coverage(Value):
     """The answer of :func:`fedvra.theory.check.check`."""
 
     label: str

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.cohort import Floats, Ints
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.streams import Purpose, stream
 from fedvra.problems.oracle import Hessian, Oracle, Point
-from fedvra.streams import Purpose, stream
 
 BASIS = 10
 """Vectors that the Lanczos iteration keeps."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedvra.cohort import Floats
-from fedvra.rule import Coefficients, unscaled
+from fedvra.core.cohort import Floats
+from fedvra.core.rule import Coefficients, unscaled
 
 
 class Stepsizes(NamedTuple):

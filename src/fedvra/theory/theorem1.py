@@ -7,22 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fedvra.cohort import Floats
-from fedvra.errors import require
-from fedvra.theory.conditions import (
-    Condition,
-    Setting,
-    descent_factor,
-    discounted_steps,
-    local_spread,
-    read_settings,
-    weights,
-)
+from fedvra.core.cohort import Floats
+from fedvra.core.errors import require
+from fedvra.core.rule import discounted_steps
+from fedvra.theory.conditions import Condition, Setting, descent_factor, local_spread, read_settings, weights
 
 BY_ROUND = ("p", "a", "d", "steps")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Theorem1(Setting):
     r"""A run of FedVRA under the paper's Theorem 1.
 

@@ -7,19 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedvra.cohort import Floats
-from fedvra.errors import require
-from fedvra.theory.conditions import (
-    Condition,
-    Setting,
-    descent_factor,
-    local_spread,
-    read_settings,
-    weights,
-)
+from fedvra.core.cohort import Floats
+from fedvra.core.errors import require
+from fedvra.theory.conditions import Condition, Setting, descent_factor, local_spread, read_settings, weights
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Theorem2(Setting):
     r"""The setting of FedVRA-U in one round, under the paper's Theorem 2 (exact gradients: :math:`\sigma = 0`).
 

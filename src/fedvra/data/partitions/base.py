@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvra.cohort import Floats, Ints
-from fedvra.errors import UsageError, require
-from fedvra.registry import Registry
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError, require
+from fedvra.core.objects import Value
+from fedvra.core.registry import Registry
 
 UNDEALT = -1
 """The owner of a sample that no client holds."""
 
 
-class Partition(ABC):
+class Partition(Value, ABC):
     """Says which client holds which sample.
 
     A partition names an *owner per sample*, so a sample cannot be dealt twice whatever a subclass does. All randomness
     comes from the seed: the same (targets, clients, seed) give the same owners on every machine.
     """
+
+    _read_only: ClassVar[bool] = True
 
     @abstractmethod
     def assign(self, targets: NDArray[Any], clients: int | None, seed: int) -> Ints:
@@ -33,7 +36,7 @@ class Partition(ABC):
         """
 
 
-PARTITIONS: Registry[type[Partition]] = Registry("partition", "fedvra.data.partitions")
+PARTITIONS: Registry[type[Partition]] = Registry("partition", "fedvra.data.partitions", group="fedvra.data.partitions")
 """Partitions the command line can name; the arguments after the colon are the fields of the dataclass."""
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import require
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.validation import frozen_array
 from fedvra.data.partitions.base import Partition
-from fedvra.errors import require
-from fedvra.streams import Purpose, stream
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class ByColumn(Partition):
     """One client per distinct value of a column (writer, hospital, device), in sorted order of the values.
 
@@ -27,6 +28,9 @@ class ByColumn(Partition):
     """
 
     values: ArrayLike
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", frozen_array(self.values, None, "ByColumn: values"))
 
     def assign(self, targets: NDArray[Any], clients: int | None, seed: int) -> Ints:
         column = np.asarray(self.values)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvra.cohort import Floats, Ints
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.streams import Purpose, stream
 from fedvra.data.partitions.base import (
     PARTITIONS,
     UNDEALT,
@@ -19,7 +20,6 @@ from fedvra.data.partitions.base import (
     rank_within,
     require_alpha,
 )
-from fedvra.streams import Purpose, stream
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.streams import Purpose, stream
 from fedvra.data.partitions.base import PARTITIONS, Partition, client_count, deal_in_order
-from fedvra.streams import Purpose, stream
 
 
 @dataclass(frozen=True)

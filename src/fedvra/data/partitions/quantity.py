@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvra.cohort import Floats, Ints
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import require
+from fedvra.core.streams import Purpose, stream
 from fedvra.data.partitions.base import (
     PARTITIONS,
     Partition,
@@ -18,8 +20,6 @@ from fedvra.data.partitions.base import (
     require_alpha,
     require_count,
 )
-from fedvra.errors import require
-from fedvra.streams import Purpose, stream
 
 
 @dataclass(frozen=True)

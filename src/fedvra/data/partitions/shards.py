@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.streams import Purpose, stream
 from fedvra.data.partitions.base import PARTITIONS, UNDEALT, Partition, class_codes, client_count, require_count
-from fedvra.streams import Purpose, stream
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvra.cohort import Ints
+from fedvra.core.cohort import Ints
+from fedvra.core.streams import Purpose, stream
 from fedvra.data.sources.source import SOURCES, Arrays, Source
-from fedvra.streams import Purpose, stream
 
 TEST_SHARE = 0.2
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedvra.data.sources.files import File, write_atomically
+from fedvra.core.errors import UsageError
+from fedvra.core.files import replace_durably
+from fedvra.data.sources.files import File
 from fedvra.data.sources.routes import Folder, Route, UnavailableError
 from fedvra.data.sources.source import SOURCES, Source
-from fedvra.errors import UsageError
 
 if TYPE_CHECKING:
     from fedvra.data.dataset import Dataset
@@ -108,7 +109,7 @@ def _fetch_intact(route: Route, files: tuple[File, ...]) -> dict[str, bytes]:
 def _store(contents: dict[str, bytes], home: Path) -> None:
     try:
         for name, content in contents.items():
-            write_atomically(home / name, content)
+            replace_durably(home / name, content)
     except OSError as error:
         raise UsageError(f"{home} cannot be written to ({error.strerror}): {_ELSEWHERE}.") from None
 

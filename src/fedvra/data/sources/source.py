@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedvra.core.registry import Registry
 from fedvra.data.sources.files import File
 from fedvra.data.sources.routes import Route
-from fedvra.registry import Registry
 
 
 class Arrays(NamedTuple):
@@ -43,4 +43,4 @@ class Source:
     """The fields of :class:`fedvra.data.transform.Transform` (as a dict, so that naming a data set needs no torch)."""
 
 
-SOURCES: Registry[Source] = Registry("data set", "fedvra.data.sources")
+SOURCES: Registry[Source] = Registry("data set", "fedvra.data.sources", group="fedvra.data.sources")

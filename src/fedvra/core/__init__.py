@@ -1,0 +1,18 @@
+"""The rule itself and what everything else speaks in.
+
+    rule.py        the update equations, and the only place where they are
+    cohort.py      who takes part in a round: clients, p, Q, eta, omega
+    streams.py     random numbers, keyed by seed, purpose, round and client
+    registry.py    how algorithms, samplers, data sets, models and tasks are found by name
+    validation.py  checks of what a user gives
+    calls.py       objects as the command line writes them: name:value,key=value
+    block.py       what a block of clients is given, and what its clients keep
+    step.py        client_round and server_round: where the equations are put together
+    adaptive.py    what an algorithm that adapts carries from round to round
+    objects.py     values: equal by what they hold, copied and pickled as such
+    errors.py      the errors a user sees
+    files.py       files that are there whole or not at all
+    threads.py     how many threads torch may use
+
+Imports nothing of the library.
+"""

@@ -1,0 +1,94 @@
+"""Who takes part in one round, and all that is known of them before they start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvra.core.errors import require
+from fedvra.core.objects import Value
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cohort(Value):
+    """The sampled set A^r of the paper with one entry per client in every array (shape suffix M = len(cohort)).
+
+    This is what a, d, gamma and eta may depend on when they are given as functions.
+    """
+
+    round: int
+    total: int
+    """N, the number of clients there are."""
+    clients: Ints
+    """i in A^r, ascending, each at most once."""
+    p: Floats
+    """p_i^r, the probability with which client i takes part in this round (in (0, 1])."""
+    steps: Ints
+    """Q_i^r, the number of local steps."""
+    samples: Ints
+    """n_i, how many samples the client holds."""
+    omega: Floats
+    """omega_i, the client's weight in f = sum_i omega_i f_i (all N sum to 1)."""
+    eta: Floats
+    """eta_i^r, the local stepsize; zeros while eta itself is being determined."""
+    seed: int = 0
+    """The run's seed, for algorithms that draw at random through ``fedvra.core.streams``."""
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """What an algorithm that adapts noted after the last round, by name (``fedvra.core.adaptive``); empty before the first."""
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def mean_over(cohort: Cohort, values: Floats) -> float:
+    """The mean of one value per client, by their weights; where all weights are 0 they count alike.
+
+    >>> import numpy as np
+    >>> c = Cohort(0, 4, np.array([1, 3]), np.ones(2), np.ones(2, int), np.ones(2, int), np.array([0.25, 0.75]), np.ones(2))
+    >>> mean_over(c, np.array([1.0, 2.0]))
+    1.75
+    """
+    return float(np.average(values, weights=np.maximum(cohort.omega, 1e-300)))
+
+
+Setting: TypeAlias = float | Sequence[float] | Sequence[Sequence[float]] | Floats | Callable[[Cohort], Floats | float]
+"""A number; a table [N] (per client) or [R, N] (per round and client); or a function of the cohort, vectorised over it."""
+
+
+def resolve(setting: Setting, cohort: Cohort, name: str) -> Floats:
+    """The value of a setting for each client of the cohort, as an array [M]. ``name`` is for the error message.
+
+    >>> import numpy as np
+    >>> c = Cohort(0, 4, np.array([1, 3]), np.array([.5, .5]), np.array([2, 5]), np.ones(2, int), np.ones(2) / 4, np.ones(2))
+    >>> resolve(0.1, c, "gamma"), resolve([1, 2, 3, 4], c, "a"), resolve(lambda c: 1 / c.p, c, "d")
+    (array([0.1, 0.1]), array([2., 4.]), array([2., 2.]))
+    """
+    if callable(setting):
+        value = np.asarray(setting(cohort), dtype=np.float64)
+        require(
+            value.shape in ((), (len(cohort),)),
+            f"{name}: the function returned shape {value.shape} for a cohort of {len(cohort)} clients; "
+            "return one number or one per client.",
+        )
+        return np.broadcast_to(value, (len(cohort),)).astype(np.float64)
+    table = np.asarray(setting, dtype=np.float64)
+    if table.ndim == 0:
+        return np.full(len(cohort), float(table))
+    require(
+        table.ndim in (1, 2) and table.shape[-1] == cohort.total,
+        f"{name}: a table must have shape [N] or [R, N] with N = {cohort.total} clients, got {list(table.shape)}.",
+    )
+    if table.ndim == 2:
+        require(
+            cohort.round < len(table),
+            f"{name}: the table has {len(table)} rounds, round {cohort.round} was asked for.",
+        )
+        table = table[cohort.round]
+    return np.asarray(table[cohort.clients], dtype=np.float64)

@@ -1,0 +1,244 @@
+r"""The update equations: the only place where they are written.
+
+Algorithms 1 and 2 of the paper (steps 9-20) in product form, with one switch sigma, so that every row of the table in
+``fedvra.algorithms`` is a choice of coefficients:
+
+.. math::
+
+    h_i       &= \lambda_i - \sigma\lambda \\
+    x         &\leftarrow x - \eta\,(g_i(x) - h_i + \gamma (x - x_0))
+                 && \text{step 11, } Q_i \text{ times from } x = x_0 \\
+    \lambda_i &\leftarrow h_i + \alpha\,(x_0 - x_i), \quad \alpha = a\gamma && \text{step 14} \\
+    D_i       &= x_i - x_0 && \text{step 15, the one vector sent} \\
+    \lambda   &\leftarrow \lambda + \sum_{i\in A} \omega_i(-\alpha_i D_i - \sigma\lambda) && \text{step 19} \\
+    x_0       &\leftarrow P_X\big(x_0 + s \sum_{i\in A} \omega_i w_i D_i - \kappa\lambda\big) && \text{step 20}
+
+Nothing here loops over clients or sends anything; x may be one client's vector [P] or a block of clients [M, P], with
+coefficients that are numbers or columns [M, 1].
+
+Departures from the paper. (1) Products alpha = a*gamma, w = beta*gamma*d and kappa = beta stand for its (a, d, gamma, beta):
+taken literally gamma = 0 gives beta = infinity and an upload that is zero. (2) sigma = 1 adds SCAFFOLD and VRL-SGD, whose
+server step the paper's limit gamma -> 0 does not reach. (3) The upload is D_i, not gamma_i * D_i: the server knows gamma_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvra.core.cohort import Floats
+from fedvra.core.errors import require
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Scalars over the clients whose replies are counted; what the scale s may depend on."""
+
+    omega: float
+    """sum_A omega_i"""
+    omega_q: float
+    """sum_A omega_i * Q_i"""
+
+
+def divisor(omega: float) -> float:
+    """The weight of those who answered, where a mean over them is wanted: none without weight can be had."""
+    require(
+        omega > 0,
+        "the clients of this round whose replies count have weights that sum to zero, and there is no mean over them: give "
+        "every client a weight above 0, or have the sampler leave out those without.",
+    )
+    return omega
+
+
+def unscaled(totals: Totals) -> float:
+    """s = 1: the weights w_i say it all."""
+    return 1.0
+
+
+def over_cohort(totals: Totals) -> float:
+    """s = 1 / sum_A omega_i: a weighted mean over those who answered."""
+    return 1.0 / divisor(totals.omega)
+
+
+def effective_steps(totals: Totals) -> float:
+    """s = (sum_A omega_i Q_i) / (sum_A omega_i)^2: FedNova's tau_eff over the cohort's weight, for w_i = 1/Q_i."""
+    return totals.omega_q / divisor(totals.omega**2)
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What an algorithm says of a round: its row of the table, arrays over the cohort [M]."""
+
+    gamma: Floats
+    """Strength of the proximal pull towards x0."""
+    alpha: Floats
+    """a*gamma: how far the dual moves per unit of x0 - x_i. Zero everywhere: there are no duals at all."""
+    w: Floats
+    """beta*gamma*d: the weight of D_i in the server's step, besides omega_i."""
+    sigma: float = 0.0
+    """0: the client corrects by its dual alone (ADMM family). 1: by its dual minus the server's (SCAFFOLD, VRL-SGD)."""
+    kappa: float = 0.0
+    """beta: how far lam moves x0."""
+    scale: Callable[[Totals], float] = unscaled
+    """s, once it is known whose replies count."""
+    communicates: bool = True
+    """False: the clients go on by themselves this round and the server hears nothing (FedPD)."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What step 11 adds to a client's gradient: x <- x - eta*(g + decay*x - h + gamma*(x - anchor))."""
+
+    anchor: Tensor
+    """x0, or the client's own where it keeps one."""
+    h: Tensor | None
+    """The correction h_i; None where it is zero."""
+    eta: float | Tensor
+    gamma: float | Tensor
+    decay: float = 0.0
+    """Weight decay, part of f_i."""
+
+
+class AffineStep(NamedTuple):
+    """Step 11 as x <- rho*x - eta*g + c, with c constant over a client's local steps (None where it is zero)."""
+
+    rho: float | Tensor
+    c: Tensor | None
+
+
+def correction(lam_i: Tensor | None, lam: Tensor, sigma: float) -> Tensor | None:
+    """h_i = lam_i - sigma*lam: what the client's gradient is corrected by. None stands for zero, before and after."""
+    if not sigma:
+        return lam_i
+    return -sigma * lam if lam_i is None else torch.sub(lam_i, lam, alpha=sigma)
+
+
+def local_step(
+    x: Tensor,
+    g: Tensor,
+    h: Tensor,
+    x0: Tensor,
+    eta: float | Tensor,
+    gamma: float | Tensor,
+    decay: float = 0.0,
+) -> Tensor:
+    """Step 11: x - eta*(g + decay*x - h + gamma*(x - x0)), as it stands in the paper (decay: the weight decay in f_i)."""
+    return x - eta * (g + decay * x - h + gamma * (x - x0))
+
+
+def affine(terms: Terms, out: Tensor | None = None) -> AffineStep:
+    """Step 11 solved for x: rho = 1 - eta*(gamma + decay), c = eta*(h + gamma*anchor). One pass instead of four.
+
+    ``out`` is where c is put, where there is one.
+    """
+    rho = 1 - terms.eta * (terms.gamma + terms.decay)
+    still = isinstance(terms.gamma, float) and terms.gamma == 0
+    if terms.h is None:
+        return AffineStep(rho, None if still else torch.mul(terms.anchor, terms.eta * terms.gamma, out=out))
+    if still:
+        return AffineStep(rho, torch.mul(terms.h, terms.eta, out=out))
+    if isinstance(terms.gamma, Tensor):
+        return AffineStep(rho, terms.eta * (terms.h + terms.gamma * terms.anchor))
+    return AffineStep(rho, torch.add(terms.h, terms.anchor, alpha=terms.gamma, out=out).mul_(terms.eta))
+
+
+def first_move_(delta: Tensor, terms: Terms) -> None:
+    """Step 11 at x = anchor less its gradient, as a move: delta = eta*(h - decay*anchor). The pull is zero there."""
+    torch.mul(terms.anchor, -terms.eta * terms.decay, out=delta)
+    if terms.h is not None:
+        delta.add_(terms.h, alpha=float(terms.eta))
+
+
+def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: AffineStep) -> None:
+    """Step 11 in place, in its affine form: x <- rho*x - eta*g + c."""
+    x.mul_(step.rho)
+    if isinstance(eta, Tensor):
+        x.addcmul_(eta, g, value=-1)
+    else:
+        x.add_(g, alpha=-eta)
+    if step.c is not None:
+        x.add_(step.c)
+
+
+def advance_parts_(
+    x: Tensor, parts: Sequence[Tensor], gradients: Sequence[Tensor | None], eta: float, step: AffineStep
+) -> None:
+    """Step 11 in place where the gradient comes in pieces, one for each of the ``parts`` that x [P] consists of."""
+    x.mul_(step.rho)
+    found = [(part.data, g) for part, g in zip(parts, gradients, strict=True) if g is not None]
+    dense = [(part, g) for part, g in found if g.layout == torch.strided]
+    if dense:
+        torch._foreach_add_([part for part, _ in dense], [g for _, g in dense], alpha=-eta)
+    for part, g in found:
+        if g.layout != torch.strided:  # of an embedding: only the rows that occurred
+            part.add_(g, alpha=-eta)
+    if step.c is not None:
+        x.add_(step.c)
+
+
+def private_step(y: Tensor, g: Tensor, eta_y: float, project: Callable[[Tensor], Tensor]) -> Tensor:
+    """Step 11 of Algorithm 3: P_Y(y - eta_y*g), on the block that stays with its client."""
+    return project(y - eta_y * g)
+
+
+def dual_step(h: Tensor | None, delta: Tensor, alpha: float | Tensor, out: Tensor | None = None) -> Tensor:
+    """Step 14: lam_i = h_i + alpha*(x0 - x_i) with delta = x_i - x0."""
+    if h is None:
+        return torch.mul(delta, -alpha, out=out)
+    if isinstance(alpha, Tensor):
+        return torch.addcmul(h, delta, alpha, value=-1, out=out)
+    return torch.sub(h, delta, alpha=alpha, out=out)
+
+
+def add_weighted_(total_P: Tensor, weights_M: Floats, delta_MP: Tensor) -> None:
+    """total += sum_i weight_i*D_i, the sums of steps 19 (weight omega*alpha) and 20 (weight omega*w).
+
+    Partial sums over parts of a cohort add up to those of the whole: they may be formed anywhere.
+    """
+    if len(weights_M) == 1:
+        total_P.add_(delta_MP[0], alpha=float(weights_M[0]))
+    else:
+        torch.addmv(
+            total_P, delta_MP.T, torch.as_tensor(weights_M, dtype=total_P.dtype, device=total_P.device), out=total_P
+        )
+
+
+def server_dual(lam: Tensor, dual_sum: Tensor, sigma: float, omega: float) -> Tensor:
+    """Step 19: lam + sum_A omega_i*(-alpha_i*D_i - sigma*lam)."""
+    return (1 - sigma * omega) * lam - dual_sum if sigma else lam - dual_sum
+
+
+def server_model(
+    x0: Tensor,
+    lam: Tensor,
+    model_sum: Tensor,
+    s: float,
+    kappa: float,
+    project: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Step 20: P_X(x0 + s*sum_A omega_i*w_i*D_i - kappa*lam), with the lam of step 19. No ``project``: X is the whole space."""
+    x = x0 + s * model_sum
+    if kappa:
+        x = x - kappa * lam
+    return x if project is None else project(x)
+
+
+def anchor_step(x_i: Tensor, lam_i: Tensor, kappa: float) -> Tensor:
+    """FedPD without communication: step 20 taken by one client for itself, x0_i = x_i - kappa*lam_i."""
+    return x_i - kappa * lam_i
+
+
+def discounted_steps(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
+    """Q~ = (1 - (1 - gamma*eta)^Q) / (gamma*eta): what Q steps amount to under the pull towards x0; Q itself where gamma = 0.
+
+    >>> discounted_steps(np.array([0.0, 0.5]), np.array([0.1, 1.0]), np.array([3.0, 2.0]))
+    array([3. , 1.5])
+    """
+    pull = gamma * eta
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(pull > 0, -np.expm1(steps * np.log1p(-np.minimum(pull, 1.0))) / pull, steps)

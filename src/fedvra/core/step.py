@@ -1,0 +1,178 @@
+"""A round of the rule: what a block of clients does, and what the server makes of it.
+
+:func:`client_round` and :func:`server_round` are the only two places where the equations of ``rule`` are put together. The
+simulator's workers, a Flower node, its server and the diagnostics call them; they differ in where a client's rows are kept
+(:class:`Rows`), in how the local steps are taken (``solve``), and in whether uploads are added up at once (:class:`Shares`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedvra.core import rule
+from fedvra.core.adaptive import Memory, remember
+from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
+from fedvra.core.cohort import Cohort, Floats
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A part of a cohort's place for its sums of steps 19 and 20, and the weights of its clients in them."""
+
+    model: Tensor
+    """Becomes the sum of omega_i*w_i*D_i [P]."""
+    model_weight: Floats
+    dual: Tensor | None = None
+    """Becomes the sum of omega_i*alpha_i*D_i [P]; None where it is a multiple of the other."""
+    dual_weight: Floats | None = None
+    aux: Tensor | None = None
+    """Becomes the sum of omega_i*(float buffers) [K]."""
+    aux_weight: Floats | None = None
+
+    def weighted(self) -> list[tuple[Tensor, Floats]]:
+        """The sums over moves, with their weights."""
+        both = [(self.model, self.model_weight)]
+        if self.dual is not None and self.dual_weight is not None:
+            both.append((self.dual, self.dual_weight))
+        return both
+
+
+class Moves(ABC):
+    """What a block's local steps came to; a solver's own memory, good until its next call."""
+
+    def __init__(self, terms: BlockTerms, losses: Floats) -> None:
+        self.terms = terms
+        self.losses = losses
+        """Each client's mean training loss."""
+
+    @abstractmethod
+    def move(self, k: int) -> Tensor:
+        """x_i - anchor."""
+
+    def sent(self, k: int) -> Tensor:
+        """D_i = x_i - x0, what a client sends (step 15)."""
+        terms, move = self.terms, self.move(k)
+        return move + (terms.anchors[k] - terms.sent.x0) if terms.own_anchors else move
+
+    @abstractmethod
+    def finish(
+        self, shares: Shares | None, alphas: Floats | None, place: Callable[[int], Tensor | None]
+    ) -> Iterator[Tensor]:
+        """Add the clients' shares to the sums; then each one's new dual in turn (step 14), none where ``alphas`` is None."""
+
+
+class WholeMoves(Moves):
+    """Moves that were written down, one row per client."""
+
+    def __init__(self, terms: BlockTerms, delta_MP: Tensor, losses: Floats) -> None:
+        super().__init__(terms, losses)
+        self.delta = delta_MP
+
+    def move(self, k: int) -> Tensor:
+        return self.delta[k]
+
+    def finish(
+        self, shares: Shares | None, alphas: Floats | None, place: Callable[[int], Tensor | None]
+    ) -> Iterator[Tensor]:
+        terms, delta = self.terms, self.delta
+        if shares is not None:
+            sent = delta + (torch.stack(terms.anchors) - terms.sent.x0) if terms.own_anchors else delta
+            rule.add_weighted_(shares.model, shares.model_weight, sent)
+            if shares.dual is not None and shares.dual_weight is not None:
+                rule.add_weighted_(shares.dual, shares.dual_weight, delta)
+        if alphas is not None:
+            for k, (one, alpha) in enumerate(zip(terms, alphas.tolist(), strict=True)):
+                yield rule.dual_step(one.h, delta[k], alpha, out=place(k))
+
+
+Solve = Callable[[BlockTerms, Private, Block], Moves]
+"""Each client's Q_i steps 11 from its anchor (steps 9-13). What is private is updated in place."""
+
+
+def client_round(
+    solve: Solve, sent: Broadcast, orders: Orders, kept: Kept, private: Private, shares: Shares | None = None
+) -> Moves:
+    """Steps 9-15 for a block of clients: correction, local steps, new dual, and what is sent.
+
+    New rows are staged in ``kept``. With ``shares``, uploads are added to the sums at once; without, ``Moves.sent`` gives each.
+    """
+    with torch.no_grad():
+        terms = BlockTerms(sent, orders, kept.duals, kept.anchors)
+    with torch.enable_grad():
+        moves = solve(terms, private, orders.block)
+    with torch.no_grad():
+        duals = kept.duals
+        new = moves.finish(shares, None if duals is None else orders.alpha, _nowhere if duals is None else duals.place)
+        for k, lam_i in enumerate(new):
+            if kept.anchors is not None and not orders.communicates:
+                kept.anchors.stage(k, rule.anchor_step(terms.anchors[k] + moves.move(k), lam_i, orders.kappa))
+            assert duals is not None
+            duals.stage(k, lam_i)
+        for rows, block in ((kept.aux, private.aux), (kept.y, private.y)):
+            if rows is not None and block is not None:
+                for k, row in enumerate(block):
+                    rows.stage(k, row)
+        if shares is not None and shares.aux is not None and shares.aux_weight is not None and private.aux is not None:
+            rule.add_weighted_(shares.aux, shares.aux_weight, private.aux)
+    return moves
+
+
+def _nowhere(k: int) -> None:
+    return None
+
+
+class Sums(NamedTuple):
+    """What the server needs of the uploads that count."""
+
+    model: Tensor
+    """sum_A omega_i*w_i*D_i"""
+    dual: Tensor
+    """sum_A omega_i*alpha_i*D_i"""
+    aux: Tensor | None
+    """sum_A omega_i*(float buffers)"""
+    loss: float
+    """The mean training loss of those who count."""
+
+
+class Server(NamedTuple):
+    """What the server's step changes."""
+
+    x0: Tensor
+    lam: Tensor
+    aux: Tensor | None = None
+    memory: Memory = Memory()
+
+
+def server_round(
+    server: Server,
+    cohort: Cohort,
+    counted: NDArray[np.bool_],
+    row: rule.Coefficients,
+    sums: Sums,
+    algorithm: object,
+    project: Callable[[Tensor], Tensor],
+) -> Server:
+    """Steps 19 and 20, the mean of the float buffers, and what an algorithm that adapts remembers.
+
+    Args:
+        counted: whose reply counts, by place in the cohort.
+        algorithm: asked what it remembers.
+        project: P_X.
+    """
+    keep = counted.astype(np.float64)
+    totals = rule.Totals(float(keep @ cohort.omega), float(keep @ (cohort.omega * cohort.steps)))
+    lam = rule.server_dual(server.lam, sums.dual, row.sigma, totals.omega)
+    x0 = server.x0
+    if row.communicates:
+        x0 = rule.server_model(x0, lam, sums.model, row.scale(totals), row.kappa, project)
+    memory = remember(algorithm, server.memory, cohort, sums.model, lam, sums.loss)
+    aux = server.aux if server.aux is None or sums.aux is None else sums.aux / rule.divisor(totals.omega)
+    return Server(x0, lam, aux, memory)

@@ -1,0 +1,105 @@
+"""A cohort's local work on this machine: cut into parts for the workers, and what the parts came to."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from fedvra.algorithms.base import Algorithm
+from fedvra.core import rule
+from fedvra.core.block import Block, Orders
+from fedvra.core.cohort import Cohort, Floats, Ints, mean_over
+from fedvra.core.step import Sums
+from fedvra.engines.experiment import Experiment, subset
+from fedvra.engines.pool import Engine
+from fedvra.engines.singles import judged_work
+from fedvra.engines.worker import Board, LocalTask, count_parts
+from fedvra.local.protocol import Solver, StepPath
+from fedvra.policies.refusals import Mask
+from fedvra.state.client_state import Staged
+
+
+class CohortWork:
+    """Steps 9-15 for whole cohorts. Parts and their order do not depend on the workers, and so neither do the sums."""
+
+    def __init__(self, experiment: Experiment, solver: Solver, engine: Engine, board: Board) -> None:
+        self.experiment, self.solver, self.engine, self.board = experiment, solver, engine, board
+
+    def run(
+        self, cohort: Cohort, row: rule.Coefficients, arrived: Mask, check: Mask, path: StepPath, staged: Staged
+    ) -> tuple[Sums | None, Mask]:
+        """Have it done; the sums over those who count, None where nobody does, and who counts.
+
+        Args:
+            arrived: whose reply is not lost.
+            check: whose first step is compared with autograd.
+            staged: where the clients' new rows go.
+        """
+        refuse = self.experiment.refuse
+        keep = arrived.astype(np.float64)
+        order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
+        pieces = count_parts(len(cohort), self.solver.width(cohort.steps)) if refuse is None else len(cohort)
+        parts = np.array_split(order, pieces)
+        ratio = _common_ratio(row.alpha, row.w) if staged.anchors is None else None
+        tasks = [
+            LocalTask(
+                part=k,
+                orders=self._orders(cohort, row, check, path, part),
+                staged=staged.cut(part),
+                dual_weight=(keep * cohort.omega * row.alpha)[part],
+                model_weight=(keep * cohort.omega * row.w)[part],
+                aux_weight=(keep * cohort.omega)[part],
+                one_sum=ratio is not None,
+            )
+            for k, part in enumerate(parts)
+        ]
+        if refuse is None:
+            results, counted, summed = self.engine.map(tasks), arrived, len(parts)
+        else:
+            results, counted = judged_work(self.engine, self.board, tasks, refuse, cohort, row, order, arrived)
+            summed = 1
+        losses = np.empty(len(cohort))
+        for part, values in zip(parts, results, strict=True):
+            losses[part] = values
+        if not counted.any():
+            return None, counted
+        return self._sums(summed, ratio, mean_over(subset(cohort, counted), losses[counted])), counted
+
+    def _orders(self, cohort: Cohort, row: rule.Coefficients, check: Mask, path: StepPath, part: Ints) -> Orders:
+        """What the clients at these places of the cohort are to do."""
+        e, clients, steps, eta = self.experiment, cohort.clients[part], cohort.steps[part], cohort.eta[part]
+        block = Block(cohort.round, e.seed, clients, steps, eta, path.name, check[part])
+        return Orders(block, row.gamma[part], row.alpha[part], row.sigma, e.problem.decay, row.kappa, row.communicates)
+
+    def _sums(self, parts: int, ratio: float | None, loss: float) -> Sums:
+        """What the parts added up, with the dual sum as ``ratio`` times the other where that is so."""
+        board = self.board
+        model = board.sums[:parts, 0].sum(0)
+        dual = board.sums[:parts, 1].sum(0) if ratio is None else ratio * model
+        return Sums(model, dual, None if board.aux_sums is None else board.aux_sums[:parts].sum(0), loss)
+
+
+def _common_ratio(alpha: Floats, w: Floats) -> float | None:
+    """alpha_i / w_i where it is one number for all: the sums of steps 19 and 20 are then multiples of each other."""
+    if not w.all():
+        return None
+    ratio = alpha / w
+    return float(ratio[0]) if np.all(ratio == ratio[0]) else None
+
+
+def traffic(
+    algorithm: Algorithm, x0: Tensor, aux: Tensor | None, row: rule.Coefficients, asked: int, arrived: int
+) -> dict[str, int]:
+    """Bytes of a round: as sent here (one vector and one scalar up; lam goes down where sigma = 1), and as published."""
+    if not row.communicates:
+        return {}
+    vector = x0.numel() * x0.element_size()
+    scalar = 8
+    buffers = 0 if aux is None else aux.numel() * aux.element_size()
+    original = algorithm.original
+    return {
+        "up": arrived * (vector + buffers + scalar),
+        "down": asked * ((2 if row.sigma else 1) * vector + buffers),
+        "up_original": arrived * (original.up * vector + buffers),
+        "down_original": asked * (original.down * vector + buffers),
+    }

@@ -1,0 +1,172 @@
+"""What a round is to be, before anybody works: who takes part, how much each does, and with which coefficients.
+
+Every engine asks here, so that a federation of this machine's processes and one of distant machines play the same rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedvra.algorithms.base import Algorithm
+from fedvra.core import rule
+from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
+from fedvra.core.errors import require
+from fedvra.core.objects import Value
+from fedvra.local.protocol import SolverSettings
+from fedvra.policies.refusals import Refusal
+from fedvra.problems.base import Problem
+from fedvra.samplers import Participation, Sampler
+from fedvra.samplers.base import Losses
+from fedvra.samplers.work import Work
+
+NOTHING: Mapping[str, float] = MappingProxyType({})
+"""What is remembered before the first round."""
+
+
+@dataclass(frozen=True)
+class Experiment(Value):
+    """Everything that determines a run's numbers (how it is computed, e.g. by how many workers, is not part of it)."""
+
+    algorithm: Algorithm
+    problem: Problem
+    sampler: Sampler
+    work: Work
+    data: Any = None
+    lr: Setting = 0.01
+    batch_size: int | None = None
+    seed: int = 0
+    weights: Any = "equal"
+    x_init: Tensor | None = None
+    drop: float = 0.0
+    eval_every: int = 1
+    drop_last: bool = False
+    solver: SolverSettings = field(default_factory=SolverSettings)
+    refuse: Refusal | None = None
+
+    def start(self) -> Tensor:
+        """x0 before the first round: ``x_init``, or the problem's own."""
+        x0 = self.problem.initial(self.seed)
+        return x0 if self.x_init is None else self.x_init.detach().to(x0.dtype, copy=True)
+
+
+def client_weights(weights: Any, samples: Ints) -> Floats:
+    """omega_i, summing to 1: "equal" (1/N), "samples" (n_i/n), or given.
+
+    >>> client_weights("samples", np.array([1, 3]))
+    array([0.25, 0.75])
+    """
+    if isinstance(weights, str):
+        require(
+            weights in ("equal", "samples"),
+            f"weights must be 'equal', 'samples' or one number per client, got {weights!r}.",
+        )
+        raw = np.ones(len(samples)) if weights == "equal" else samples.astype(np.float64)
+    else:
+        raw = np.asarray(weights, dtype=np.float64)
+        require(
+            raw.shape == samples.shape, f"weights: {len(samples)} clients need as many weights, got shape {raw.shape}."
+        )
+        require(
+            bool(np.all(np.isfinite(raw)) and np.all(raw >= 0) and raw.sum() > 0),
+            "weights must be >= 0 and not all zero.",
+        )
+    return np.asarray(raw / raw.sum())
+
+
+class Plan:
+    """An experiment and its clients: draws each round's cohort and gives it its coefficients."""
+
+    def __init__(self, experiment: Experiment, samples: Ints) -> None:
+        self.experiment, self.samples = experiment, samples
+        self.total = len(samples)
+        self.omega = client_weights(experiment.weights, samples)
+        self._check()
+
+    def cohort(self, round: int, counts: Ints, losses: Losses, memory: Mapping[str, float] = NOTHING) -> Cohort:
+        """The sampler's draw with all that is known of it; a client with no steps to do does not take part.
+
+        ``counts`` says how often each client took part so far, ``memory`` what the algorithm noted after the last round.
+        """
+        e = self.experiment
+        cohort = self.describe(round, e.sampler.draw(round, e.seed, self.total, losses), counts, memory)
+        cohort = subset(cohort, cohort.steps > 0)
+        if e.algorithm.everyone_takes_part:
+            require(
+                len(cohort) == self.total,
+                f"{e.algorithm.label} is defined for full participation, and round {round + 1} had {len(cohort)} of "
+                f"{self.total} clients at work: use the sampler Full() (--sampler full).",
+            )
+        return cohort
+
+    def describe(self, round: int, clients: Ints, counts: Ints, memory: Mapping[str, float] = NOTHING) -> Cohort:
+        """These clients as a cohort."""
+        e = self.experiment
+        samples = self.samples[clients]
+        cohort = Cohort(
+            round=round,
+            total=self.total,
+            clients=clients,
+            p=e.sampler.probabilities(round, clients, self.total, Participation(round, counts)),
+            steps=e.work.steps(round, clients, samples, e.batch_size, e.seed, e.drop_last),
+            samples=samples,
+            omega=self.omega[clients],
+            eta=np.zeros(len(clients)),
+            seed=e.seed,
+            memory=memory,
+        )
+        eta = resolve(e.lr, cohort, "lr")
+        require(bool(np.all(eta > 0)), f"the learning rate must be > 0, got {eta.min() if len(eta) else eta}.")
+        return replace(cohort, eta=eta)
+
+    def row(self, cohort: Cohort, counts: Ints) -> rule.Coefficients:
+        """The algorithm's coefficients, checked."""
+        row = self.experiment.algorithm.coefficients(
+            cohort, lambda: self.describe(cohort.round, np.arange(self.total), counts, cohort.memory)
+        )
+        for name in ("gamma", "alpha", "w"):
+            values = getattr(row, name)
+            require(
+                bool(np.all(np.isfinite(values)) and np.all(values >= 0)),
+                f"round {cohort.round + 1}: {name} must be finite and >= 0 for every client, got {values.tolist()}.",
+            )
+        worst = float(np.max(row.gamma * cohort.eta))
+        require(
+            worst <= 1,
+            f"gamma*lr must not exceed 1 (it is {worst:g}): local steps would overshoot x0; lower gamma or lr.",
+        )
+        return row
+
+    def _check(self) -> None:
+        e = self.experiment
+        e.sampler.check(self.total)
+        e.work.check(self.total)
+        require(0 <= e.drop < 1, f"drop must be a probability in [0, 1), got {e.drop}.")
+        require(e.batch_size is None or e.batch_size >= 1, f"batch_size must be >= 1 or None, got {e.batch_size}.")
+        require(isinstance(e.drop_last, bool), f"drop_last must be True or False, got {e.drop_last!r}.")
+        require(
+            e.refuse is None or isinstance(e.refuse, Refusal),
+            f"refuse must be a rule such as fv.MedianNorm(3) or None, got {e.refuse!r}.",
+        )
+        require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
+        if e.algorithm.everyone_takes_part:
+            require(e.drop == 0, f"{e.algorithm.label} needs every client's reply in every round: leave drop at 0.")
+            require(e.refuse is None, f"{e.algorithm.label} needs every client's reply: it cannot refuse any.")
+        if e.x_init is not None:
+            expected = e.problem.initial(e.seed)
+            require(
+                tuple(e.x_init.shape) == tuple(expected.shape),
+                f"x_init has shape {list(e.x_init.shape)}, the problem needs {list(expected.shape)}.",
+            )
+
+
+def subset(cohort: Cohort, mask: NDArray[np.bool_]) -> Cohort:
+    """Some clients of a cohort."""
+    arrays = {name: getattr(cohort, name)[mask] for name in ("clients", "p", "steps", "samples", "omega", "eta")}
+    return replace(cohort, **arrays)

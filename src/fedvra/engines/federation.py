@@ -1,0 +1,280 @@
+"""The round loop of a federation that lives on this machine.
+
+One round: sampler and work give the cohort with (client, p, Q, eta, omega) -> broadcast x0 -> workers: read state, local
+steps, stage new state, partial sums -> server update -> commit those whose reply was counted -> evaluate -> a record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvra.algorithms.base import Algorithm
+from fedvra.core import rule
+from fedvra.core.adaptive import Memory, chosen
+from fedvra.core.cohort import Cohort, Floats, Ints
+from fedvra.core.errors import DivergedError, require
+from fedvra.core.step import Server, Sums, server_round
+from fedvra.core.streams import Purpose, stream
+from fedvra.core.threads import one_thread
+from fedvra.engines.cohort_work import CohortWork, traffic
+from fedvra.engines.experiment import Experiment, Plan, subset
+from fedvra.engines.observers import Observer
+from fedvra.engines.pool import Engine, make_engine, resolve_device, resolve_workers
+from fedvra.engines.worker import Board, EvaluateTask, LossesTask, Worker
+from fedvra.local.check_schedule import CheckSchedule
+from fedvra.local.protocol import SlowerPathError, StepPath
+from fedvra.policies import Auto
+from fedvra.policies.refusals import Mask
+from fedvra.state.client_state import ClientState
+from fedvra.state.client_store import ClientStore, MemoryBudget
+
+log = logging.getLogger("fedvra")
+
+
+@dataclass
+class ServerState:
+    """What the server carries from round to round; with the client store, all that a checkpoint holds."""
+
+    round: int
+    x0: Tensor
+    lam: Tensor
+    aux: Tensor | None
+    counts: Ints
+    """How often each client took part."""
+    memory: Memory = field(default_factory=Memory)
+    """What an algorithm that adapts carries from round to round."""
+    path: StepPath = field(default_factory=lambda: StepPath(""))
+    """The way in which all workers take local steps."""
+
+
+class Federation:
+    """A run in progress: ``round()`` plays one round and returns its record."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        workers: int | str = "auto",
+        state_dtype: torch.dtype | None = None,
+        memory_limit: int | None = None,
+        state_folder: str | Path | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        e = self.experiment = experiment
+        self.observers = tuple(observers)
+        settings = e.solver.of_run(e.batch_size, e.drop_last, e.seed)
+        with one_thread():
+            e.problem.check(e.data, settings)
+        self.plan = Plan(e, e.problem.samples(e.data))
+        self.total, self.omega = self.plan.total, self.plan.omega
+        device = resolve_device(settings.device)
+        x0 = e.start().to(device)
+        aux = e.problem.initial_aux(e.seed)
+        aux = None if aux is None else aux.to(device)
+        self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
+        self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype, device)
+        require(
+            state_dtype is None or state_dtype.is_floating_point,
+            f"state_dtype must be a floating-point dtype such as torch.bfloat16, got {state_dtype}.",
+        )
+        budget = MemoryBudget.half_of_what_is_free() if memory_limit is None else MemoryBudget(memory_limit)
+        folder = None if state_folder is None else Path(state_folder)
+
+        def store(width: int, dtype: torch.dtype) -> ClientStore:
+            return ClientStore(width, dtype, budget, folder, self.total, device)
+
+        y_width = e.problem.y_width(e.data)
+        self.clients = ClientState(
+            duals=store(len(x0), state_dtype or x0.dtype),
+            anchors=store(len(x0), x0.dtype) if e.algorithm.own_anchor else None,
+            aux=store(len(aux), aux.dtype) if aux is not None and e.problem.aux_is_local else None,
+            y=store(y_width, x0.dtype) if y_width else None,
+        )
+        workers = resolve_workers(workers, device)
+        with one_thread():
+            self.solver = e.problem.solver(e.data, settings)
+            """The solver of the server's own process: works where there are no others, and looks at what they did."""
+        self.state.path = self.solver.path
+        self._checks = CheckSchedule(e.seed, self.plan.samples, e.batch_size)
+
+        def make_worker() -> Worker:
+            alone = workers == 1
+            # A solver of its own: memory that is copied on write would cost a quarter of a round of small steps.
+            solver = self.solver if alone else e.problem.solver(e.data, settings)
+            return Worker(solver, self.board, self.clients.readers(own_process=alone))
+
+        self.engine: Engine = make_engine(make_worker, workers)
+        self.work = CohortWork(e, self.solver, self.engine, self.board)
+
+    def close(self) -> None:
+        """Stop the workers and give the model back. Client state stays readable while somebody holds it."""
+        self.engine.close()
+        self.solver.close()
+
+    def processes(self) -> list[BaseProcess]:
+        """The worker processes; none where the work is done in this one."""
+        return self.engine.processes()
+
+    def preflight(self) -> None:
+        """Raise now what the next round would refuse (full participation lacking, gamma*lr > 1), before anything is written."""
+        with one_thread():
+            cohort = self.next_cohort()
+            if len(cohort):
+                self.plan.row(cohort, self.state.counts)
+
+    def round(self) -> dict[str, Any]:
+        """Play one round. An empty one leaves x0 and lam as they are.
+
+        Departure from the paper: step 20 taken literally would go on moving x0 by -beta*lam with nobody answering.
+        """
+        started = time.perf_counter()
+        with one_thread():
+            seen = [observer.before(self) for observer in self.observers]
+            watched = time.perf_counter() - started
+            cohort = self.next_cohort()
+            record: dict[str, Any] = {"round": self.state.round + 1}
+            path = self.state.path if self.state.round else None
+            train_loss, counted, sent = None, cohort, {}
+            if len(cohort):
+                row = self.plan.row(cohort, self.state.counts)
+                arrived = self._counted(cohort)
+                train_loss, counted_mask = self._work_on_a_path(cohort, row, arrived)
+                counted = subset(cohort, counted_mask)
+                sent = traffic(
+                    self.experiment.algorithm, self.state.x0, self.state.aux, row, len(cohort), int(arrived.sum())
+                )
+                if self.experiment.refuse is not None:
+                    record["refused"] = cohort.clients[arrived & ~counted_mask].tolist()
+                record.update(chosen(self.experiment.algorithm, cohort))
+            self.state.counts[cohort.clients] += 1
+            self.state.round += 1
+            trained = time.perf_counter()
+            self._check_finite()
+            record.update(self._evaluate())
+            for observer, what in zip(self.observers, seen, strict=True):
+                record.update(observer.after(self, what))
+        record["path"] = self.state.path.name
+        if self.state.path != path:  # in the first round, and where it changed
+            record["path_reason"] = self.state.path.reason
+        record.update(
+            train_loss=train_loss,
+            seconds=time.perf_counter() - started,
+            seconds_training=trained - started - watched,
+            bytes_up=sent.get("up", 0),
+            bytes_down=sent.get("down", 0),
+            bytes_up_original=sent.get("up_original", 0),
+            bytes_down_original=sent.get("down_original", 0),
+            local_steps=int(cohort.steps.sum()),
+            cohort=cohort.clients.tolist(),
+        )
+        if len(counted) < len(cohort):
+            record["lost"] = sorted(set(cohort.clients.tolist()) - set(counted.clients.tolist()))
+        return record
+
+    def next_cohort(self) -> Cohort:
+        """Who takes part in the next round. Asking changes nothing, and may cost losses where the sampler wants them."""
+        self._broadcast()
+        return self.plan.cohort(self.state.round, self.state.counts, self._losses, self.state.memory.numbers)
+
+    # -- before the work ---------------------------------------------------------------------------------------------
+
+    def _broadcast(self) -> None:
+        self.board.x0.copy_(self.state.x0)
+        self.board.lam.copy_(self.state.lam)
+        if self.board.aux is not None and self.state.aux is not None:
+            self.board.aux.copy_(self.state.aux)
+
+    def _losses(self, clients: Ints) -> Floats:
+        return np.concatenate(
+            self.engine.map([LossesTask(part) for part in np.array_split(clients, min(8, len(clients)))])
+        )
+
+    def _counted(self, cohort: Cohort) -> Mask:
+        """Whose reply will be counted: all, but for those lost at random with probability ``drop``."""
+        e = self.experiment
+        if not e.drop:
+            return np.ones(len(cohort), dtype=bool)
+        return stream(e.seed, Purpose.DROP, self.state.round).random(len(cohort)) >= e.drop
+
+    # -- the work and what the server makes of it ----------------------------------------------------------------------
+
+    def _work_on_a_path(self, cohort: Cohort, row: rule.Coefficients, counted: Mask) -> tuple[float | None, Mask]:
+        """Local work; where a fast path fails, all of it once more on a slower one, from then on."""
+        check = self._checks.due(cohort, self.state.counts)
+        while True:
+            try:
+                return self._local_work(cohort, row, counted, check)
+            except SlowerPathError as failure:
+                self.clients.rollback()
+                self.take_path(failure.path)
+                log.warning("round %d is done again, local steps are now %s", self.state.round + 1, failure.path)
+
+    def take_path(self, path: StepPath) -> None:
+        """Have local steps taken this way from now on."""
+        self.state.path = path
+        self.solver.slower(path)
+
+    def _local_work(
+        self, cohort: Cohort, row: rule.Coefficients, arrived: Mask, check: Mask
+    ) -> tuple[float | None, Mask]:
+        """Have the local work done, take the server's step, commit; the mean training loss of those who count, and who does."""
+        staged = self.clients.stage(cohort.clients, duals=bool(row.alpha.any()))
+        sums, counted = self.work.run(cohort, row, arrived, check, self.state.path, staged)
+        if sums is not None:
+            self._server_step(cohort, counted, row, sums)
+        self.clients.commit(cohort.clients[counted])
+        if row.communicates and self.clients.anchors is not None:
+            self.clients.anchors.clear()  # everybody starts from the new x0
+        return None if sums is None else sums.loss, counted
+
+    def _server_step(self, cohort: Cohort, counted: Mask, row: rule.Coefficients, sums: Sums) -> None:
+        state, e = self.state, self.experiment
+        server = Server(state.x0, state.lam, state.aux, state.memory)
+        after = server_round(server, cohort, counted, row, sums, e.algorithm, e.problem.project)
+        state.x0, state.lam, state.aux, state.memory = after
+
+    # -- after the work ------------------------------------------------------------------------------------------------
+
+    def _check_finite(self) -> None:
+        if not bool(torch.isfinite(self.state.x0.sum())):  # one pass: a NaN or an infinity shows in the sum
+            raise DivergedError(
+                f"{self.experiment.algorithm.label} diverged in round {self.state.round}: x0 is no longer finite; "
+                f"{_likely_knob(self.experiment.algorithm)}",
+                self.state.round,
+            )
+
+    def _evaluate(self) -> dict[str, Any]:
+        """The test data, and whatever else the problem measures."""
+        every = self.experiment.eval_every
+        found: dict[str, Any] = {"test_accuracy": None, "test_loss": None}
+        if not every or self.state.round % every:
+            return found
+        if self.solver.test_parts:
+            self._broadcast()
+            parts = self.engine.map([EvaluateTask(k) for k in range(self.solver.test_parts)])
+            count = sum(p.samples for p in parts)
+            correct = sum(p.correct for p in parts)
+            found["test_accuracy"] = None if np.isnan(correct) else correct / count
+            found["test_loss"] = sum(p.loss for p in parts) / count
+        found.update(self.solver.measure(self.state.x0, self.second_block()))
+        return found
+
+    def second_block(self) -> dict[int, Tensor]:
+        """y_i of every client that took part so far, as stored."""
+        return {} if self.clients.y is None else dict(self.clients.y.items())
+
+
+def _likely_knob(algorithm: Algorithm) -> str:
+    knobs = [name for name in ("a", "d", "global_lr") if name in algorithm.__dataclass_fields__]
+    if isinstance(getattr(algorithm, "a", None), Auto):
+        return "try a smaller lr."
+    return f"try a smaller {' or '.join([*knobs, 'lr'])}."

@@ -1,0 +1,155 @@
+"""Steps 16-20: which uploads count, and what they make of x0 and lam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from flwr.app import Message
+from torch import Tensor
+
+from fedvra.core import rule
+from fedvra.core.block import Block, Broadcast, Kept, Orders, Private
+from fedvra.core.cohort import Cohort, mean_over
+from fedvra.core.errors import DivergedError
+from fedvra.core.step import Server, Shares, Sums, WholeMoves, client_round, server_round
+from fedvra.engines.experiment import Experiment, subset
+from fedvra.flower.protocol import Answer, Status, printable
+from fedvra.flower.roster import match, read_reply
+from fedvra.flower.server_books import Books
+from fedvra.flower.uploads import RefusedUploadError, Upload, checked_upload
+from fedvra.policies.refusals import Refusal, refused
+
+if TYPE_CHECKING:
+    from fedvra.flower.strategy import Strategy
+
+
+@torch.no_grad()
+def count(
+    books: Books,
+    experiment: Experiment,
+    cohort: Cohort,
+    row: rule.Coefficients,
+    uploads: Mapping[int, Upload],
+    shadow: bool,
+) -> float:
+    """Enter these uploads, by client, into the books: new x0, lam and tickets. They are unchanged if it cannot be done.
+
+    Returns their mean training loss.
+    """
+    counted = np.array([client in uploads for client in cohort.clients.tolist()])
+    part = subset(cohort, counted)
+    made = [uploads[client] for client in part.clients.tolist()]
+    loss = mean_over(part, np.array([upload.loss for upload in made]))
+    model, dual = torch.zeros_like(books.x0), torch.zeros_like(books.x0)
+    aux = None if books.aux is None else torch.zeros_like(books.aux)
+    duals: dict[int, Tensor] = {}
+    for k, (place, upload) in enumerate(zip(np.flatnonzero(counted).tolist(), made, strict=True)):
+        one = slice(place, place + 1)
+        omega = cohort.omega[one]
+        shares = Shares(model, omega * row.w[one], dual, omega * row.alpha[one], aux, omega)
+        shadow_row = _ShadowRow(int(part.clients[k]), books.shadow, duals) if shadow else None
+        _repeat(books, experiment, cohort, row, one, upload, Kept(duals=shadow_row), shares)
+    server = Server(books.x0, books.lam, books.aux, books.memory)
+    project = experiment.problem.project
+    after = server_round(server, cohort, counted, row, Sums(model, dual, aux, loss), experiment.algorithm, project)
+    if not bool(torch.isfinite(after.x0).all() and torch.isfinite(after.lam).all()):
+        raise DivergedError(
+            f"{experiment.algorithm.label} diverged in round {books.round + 1}, x0 is no longer finite: lower the step "
+            "sizes; the books are as they were before the round.",
+            books.round + 1,
+        )
+    books.x0, books.lam, books.aux, books.memory = after
+    books.shadow.update(duals)
+    for client, upload in zip(part.clients.tolist(), made, strict=True):
+        books.tickets[client] = upload.ticket
+        books.restores.pop(client, None)
+    return loss
+
+
+def _repeat(
+    books: Books,
+    experiment: Experiment,
+    cohort: Cohort,
+    row: rule.Coefficients,
+    one: slice,
+    upload: Upload,
+    kept: Kept,
+    shares: Shares,
+) -> None:
+    """A client's round as the server sees it: with what was uploaded in place of the local steps."""
+    block = Block(cohort.round, experiment.seed, cohort.clients[one], cohort.steps[one], cohort.eta[one])
+    orders = Orders(block, row.gamma[one], row.alpha[one], row.sigma, experiment.problem.decay)
+    private = Private(None if upload.aux is None else upload.aux.unsqueeze(0))
+    losses = np.array([upload.loss])
+    client_round(
+        lambda terms, private, block: WholeMoves(terms, upload.move.unsqueeze(0), losses),
+        Broadcast(books.x0, books.lam, books.aux),
+        orders,
+        kept,
+        private,
+        shares,
+    )
+
+
+class _ShadowRow:
+    """The server's copy of one client's dual."""
+
+    def __init__(self, client: int, shadow: Mapping[int, Tensor], new: dict[int, Tensor]) -> None:
+        self._client, self._shadow, self._new = client, shadow, new
+
+    def old(self, k: int) -> Tensor | None:
+        return self._shadow.get(self._client)
+
+    def place(self, k: int) -> Tensor | None:
+        return None
+
+    def stage(self, k: int, row: Tensor) -> None:
+        self._new[self._client] = row
+
+
+def judge(
+    strategy: Strategy, cohort: Cohort, sent: Sequence[tuple[Message, int]], replies: Iterable[Message]
+) -> tuple[dict[int, Upload], dict[int, str], list[int]]:
+    """The uploads to be counted, why there is none from the others, and which of them the rule of refusal refused."""
+    uploads: dict[int, Upload] = {}
+    why = {int(c): "awaits repair" if c in strategy.lost else "is not connected" for c in cohort.clients}
+    for (_, client), reply in zip(sent, match([message for message, _ in sent], replies), strict=True):
+        found = _read(strategy, client, read_reply(reply))
+        if isinstance(found, Upload):
+            uploads[client] = found
+            del why[client]
+        else:
+            why[client] = found
+    outliers = _outliers(strategy.experiment.refuse, cohort, uploads)
+    for client in outliers:
+        del uploads[client]
+        why[client] = f"is refused by {strategy.experiment.refuse!r}"
+    return uploads, why, outliers
+
+
+def _read(strategy: Strategy, client: int, answer: Answer | str) -> Upload | str:
+    """The upload in an answer, or why there is none."""
+    if isinstance(answer, str):
+        return answer
+    if answer.status == Status.LOST:
+        strategy.lost.add(client)
+        return f"has lost its state and will be repaired: {printable(answer.reason)}"
+    if answer.status != Status.DONE:
+        return f"did not do the work: {printable(answer.reason)}"
+    try:
+        return checked_upload(answer, client, strategy.books.x0, strategy.books.aux, strategy.max_norm)
+    except RefusedUploadError as refusal:
+        return f"is refused: {refusal}"
+
+
+def _outliers(refuse: Refusal | None, cohort: Cohort, uploads: Mapping[int, Upload]) -> list[int]:
+    """The clients whose uploads a rule refuses."""
+    if refuse is None or not uploads:
+        return []
+    sent = np.isin(cohort.clients, list(uploads))
+    clients, work = cohort.clients[sent].tolist(), (cohort.eta * cohort.steps)[sent]
+    mask = refused(refuse, torch.stack([uploads[client].move for client in clients]), work)
+    return [client for client, out in zip(clients, mask.tolist(), strict=True) if out]

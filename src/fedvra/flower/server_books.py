@@ -1,0 +1,165 @@
+"""The server's books: x0, lam and, for every client, the ticket counted last. On the disk before anything is sent on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedvra.core.adaptive import Memory
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import FedvraError, UsageError, require
+from fedvra.flower.client_ledger import new_ticket
+from fedvra.flower.private import private_files
+from fedvra.flower.roster import fingerprint
+from fedvra.state.durable import intact_snapshots, save_snapshot, snapshots
+
+
+@dataclass
+class Books:
+    """All that the server carries from round to round, and over a restart."""
+
+    identity: dict[str, Any]
+    """What must not change over a resume: algorithm, seed, N, P."""
+    x0: Tensor
+    lam: Tensor
+    aux: Tensor | None
+    counts: Ints
+    """How often each client was asked to take part."""
+    samples: Ints
+    """n_i; zeros until everybody has said it."""
+    memory: Memory = field(default_factory=Memory)
+    """What an algorithm that adapts carries from round to round."""
+    round: int = 0
+    experiment: str = field(default_factory=new_ticket)
+    """Names this experiment in the clients' ledgers."""
+    incarnation: int = 0
+    """How often a server was started on these books."""
+    version: int = 0
+    tickets: dict[int, str] = field(default_factory=dict)
+    """The ticket counted last for each client; none for those never counted."""
+    keys: dict[int, str] = field(default_factory=dict)
+    """Whose key each client number belongs to, by the fingerprint of the node that claimed it first."""
+    restores: dict[int, Tensor] = field(default_factory=dict)
+    """lam_i that goes along with the next message to a client that lost its own."""
+    shadow: dict[int, Tensor] = field(default_factory=dict)
+    """The server's copy of every lam_i, where it keeps one."""
+
+    def claim(self, client: int, key: str) -> str | None:
+        """Bind a client number to a node's key; returns why not, where it belongs to another or the key to another number."""
+        if (holder := self.keys.get(client, key)) != key:
+            return (
+                f"client {client} belongs to the key {holder[:16]}, this node has {key[:16]}; to give it to another on "
+                f"purpose, stop the run and say `fedvra federation rebind FOLDER {client}`"
+            )
+        others = [other for other, fingerprint in self.keys.items() if fingerprint == key and other != client]
+        if key and others:
+            return f"its key {key[:16]} belongs to client {others[0]}"
+        if key:
+            self.keys[client] = key
+        return None
+
+    def save(self, folder: Path, key: bytes | None = None) -> None:
+        """Write everything; when this returns it will survive a crash. With a key it carries a MAC."""
+        self.version += 1
+        server = {"x0": self.x0, "lam": self.lam, "counts": torch.from_numpy(self.counts)}
+        server |= self.memory.tensors()
+        server["samples"] = torch.from_numpy(self.samples)
+        if self.aux is not None:
+            server["aux"] = self.aux
+        files = [("server.safetensors", server)]
+        for name, rows in (("restores", self.restores), ("shadow", self.shadow)):
+            if rows:
+                files.append((f"{name}.safetensors", {str(client): row for client, row in rows.items()}))
+        facts = {
+            "identity": self.identity,
+            "round": self.round,
+            "experiment": self.experiment,
+            "incarnation": self.incarnation,
+            "tickets": {str(client): ticket for client, ticket in self.tickets.items()},
+            "keys": {str(client): fingerprint for client, fingerprint in self.keys.items()},
+        }
+        try:
+            with private_files(folder):
+                save_snapshot(folder, self.version, files, facts, key)
+        except OSError as error:
+            raise FedvraError(
+                f"the checkpoint of round {self.round} could not be written to {folder} ({error}): "
+                "free some space and start the run again; it goes on from the round before."
+            ) from error
+
+    def resume(self, folder: Path, key: bytes | None = None) -> bool:
+        """Go on from what is in the folder, if anything; says whether there was."""
+        found = Books.read(folder, key)
+        if found is None:
+            return False
+        require(
+            found.identity == self.identity,
+            f"{folder} holds another experiment ({found.identity}, this one is {self.identity}): use another folder.",
+        )
+        vars(self).update(vars(found))
+        return True
+
+    @classmethod
+    def read(cls, folder: Path, key: bytes | None = None) -> Books | None:
+        """The books in a folder; None where there never were any."""
+        found = next(intact_snapshots(folder, key), None)
+        if found is None:
+            if damaged := snapshots(folder):
+                raise FedvraError(
+                    f"none of the checkpoints in {folder} ({', '.join(path.name for path in damaged)}) is as it was "
+                    f"written{' under this key' if key else ''}: put a copy back, or use another folder for a new experiment."
+                )
+            return None
+        path, facts = found
+        server = load_file(path / "server.safetensors")
+        return cls(
+            identity=facts["identity"],
+            x0=server["x0"],
+            lam=server["lam"],
+            aux=server.get("aux"),
+            counts=server["counts"].numpy(),
+            samples=server["samples"].numpy(),
+            memory=Memory.of(server),
+            round=int(facts["round"]),
+            experiment=str(facts["experiment"]),
+            incarnation=int(facts["incarnation"]),
+            version=int(path.name),
+            tickets={int(client): ticket for client, ticket in facts["tickets"].items()},
+            keys={int(client): fingerprint for client, fingerprint in facts.get("keys", {}).items()},
+            restores=_rows(path / "restores.safetensors"),
+            shadow=_rows(path / "shadow.safetensors"),
+        )
+
+
+def rebind(folder: Path, client: int, public: Path | None, key: bytes | None = None) -> tuple[str, str]:
+    """Give a client number to another key, or to whoever claims it next; the fingerprints before and after ("": nobody's)."""
+    books = Books.read(folder, key)
+    if books is None:
+        raise UsageError(f"there are no books in {folder}.")
+    require(client < len(books.counts), f"there are clients 0 to {len(books.counts) - 1}, not {client}.")
+    was, now = books.keys.pop(client, ""), ""
+    if public is not None:
+        try:
+            found = load_ssh_public_key(public.read_bytes())
+        except (OSError, ValueError, UnsupportedAlgorithm) as error:
+            raise UsageError(f"{public} cannot be read as a public key ({error}).") from None
+        require(isinstance(found, EllipticCurvePublicKey), f"{public} is not a SuperNode's key (ECDSA).")
+        assert isinstance(found, EllipticCurvePublicKey)
+        now = fingerprint(public_key_to_bytes(found))
+        refusal = books.claim(client, now)
+        require(refusal is None, f"{public} cannot have it: {refusal}.")
+    books.save(folder, key)
+    return was, now
+
+
+def _rows(path: Path) -> dict[int, Tensor]:
+    return {int(client): row for client, row in load_file(path).items()} if path.exists() else {}

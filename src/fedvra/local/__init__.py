@@ -1,0 +1,16 @@
+"""How a client takes its steps on a model: its batches, and three paths that agree up to rounding.
+
+    protocol.py        what local work is: Block, Private, Solver
+    solver.py          the solver for any ``nn.Module``: paths eager, traced, block
+    subject.py         the user's own module, lent to a solver and pointed at flat vectors
+    looking.py         what training changes in it; python_state.py: what it changes outside of tensors
+    client_batches.py  a client's batches in order
+    programs.py        the recorded steps a solver keeps; replay/ records, replays and checks them
+    blocks.py          several clients at once
+    check_schedule.py  when a recorded step is compared with autograd again
+    measuring.py       losses and accuracy on test data
+    randomness.py      the generators of torch, numpy and Python, seeded per client
+    flat.py            a module's tensors as one vector
+
+Imports core, data.
+"""

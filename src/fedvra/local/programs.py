@@ -1,0 +1,183 @@
+"""The programs of a model, one for every batch shape it meets, and the memory they are bound to.
+
+Programs are recorded and tried on data and at points that follow from the model, the data and the shape alone: what comes of it
+depends neither on who asks first nor on when.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvra.core.cohort import Ints
+from fedvra.data import trees
+from fedvra.local.client_batches import ClientBatches
+from fedvra.local.loan import Batch
+from fedvra.local.replay import CannotReplayError, FirstStep, Program, trace_block, trace_first, trace_step
+from fedvra.local.replay.record import tensors_in
+from fedvra.local.subject import Subject
+
+SMALL_PROGRAM = 8 << 20
+"""Bytes of buffers up to which every batch shape gets a program of its own; beyond it odd shapes go the eager path."""
+ASIDE = 0.01
+"""How far from the start, relative to its size, a program is tried: at the start itself much may be zero."""
+
+Made = TypeVar("Made", Program, FirstStep)
+
+
+class Programs:
+    """Traced when first asked for, which uses the buffers: ask before they are in use.
+
+    Args:
+        usual: how many samples an ordinary batch has.
+        compute: the dtype of the arithmetic inside a step where it is not that of the parameters.
+    """
+
+    def __init__(self, subject: Subject, feed: ClientBatches, usual: int, compute: torch.dtype | None) -> None:
+        self.subject, self.feed, self.usual, self.compute = subject, feed, usual, compute
+        self.spec = subject.spec
+        self._start = subject.gather().to(feed.device)
+        self.anchor = self._start.clone()
+        """The point from which single steps start."""
+        self.aux = subject.gather_aux()
+        """The statistics that programs update."""
+        if self.aux is not None:
+            self.aux = self.aux.to(feed.device)
+        self._programs: dict[tuple[int, int, bool], Program | None] = {}
+        self._first: dict[tuple[int, int], FirstStep | None] = {}
+        self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._constants: dict[int, Tensor] = {}
+
+    def get(self, size: int, width: int, shared: bool) -> Program | None:
+        """The program for batches of this size: bound to x, or (``shared``, width 1) to the anchor and writing to delta.
+
+        None where the batch size is an odd one and the model too large to keep a set of buffers for each.
+        """
+        key = (size, width, shared)
+        if key not in self._programs:
+            self._programs[key] = self._trace(size, width, shared)
+        return self._programs[key]
+
+    def _trace(self, size: int, width: int, shared: bool) -> Program | None:
+        usual = self._programs.get((self.usual, 1, False))
+        if usual is not None and size != self.usual and usual.nbytes() > SMALL_PROGRAM:
+            return None
+        x, delta = self.buffer(width)
+        batches, points = self._trial_batches(size, width), self._trial_points(width)
+        try:
+            if width > 1:
+                return trace_block(self.subject, batches, points, x)
+            start, out = (self.anchor, delta[0]) if shared else (x[0], x[0])
+            return trace_step(self.subject, batches, points, start, self.aux, out, self.compute)
+        except CannotReplayError:
+            raise
+        except Exception as error:  # whatever torch or the model said: autograd is there
+            raise CannotReplayError(_first_line(error)) from error
+
+    def for_block(self, schedules: list[list[Ints]], t: int) -> Program:
+        longest = max(schedules, key=len)
+        program = self.get(len(longest[t]), len(schedules), shared=False)
+        assert program is not None  # a model that is blocked is small: each shape has its program
+        return program
+
+    def first(self, size: int, width: int) -> FirstStep | None:
+        """The first step of so many clients from the anchor, for batches of this size; None where it cannot be replayed."""
+        key = (size, width)
+        if key not in self._first:
+            batches = self._trial_batches(size, width)
+            points = (self._start, self._trial_points(2)[1][0])
+            try:
+                self._first[key] = trace_first(self.subject, batches, points, self.anchor)
+            except Exception:  # steps from points of their own can be replayed: the path was chosen by that
+                self._first[key] = None
+        return self._first[key]
+
+    def _trial_batches(self, size: int, width: int) -> tuple[Batch, Batch]:
+        """Two batches of the data, alike in nothing but their size."""
+        rng = np.random.default_rng(size)
+        found = []
+        for scale in (1.0, 0.75):
+            clients = rng.choice(np.flatnonzero(self.feed.data.sizes), 16)
+            rows = rng.choice(np.concatenate([self.feed.data.part(int(c)) for c in clients]), size * width)
+            inputs, targets = self.feed.batch(rows)
+            if scale != 1.0:
+                inputs = trees.map(lambda t: t * scale if t.is_floating_point() else t, inputs)  # noqa: B023
+            if width > 1:
+                inputs, targets = _by_client(inputs, width, size), _by_client(targets, width, size)
+            found.append((inputs, targets))
+        return found[0], found[1]
+
+    def _trial_points(self, width: int) -> tuple[Tensor, Tensor]:
+        start = self._start if width == 1 else self._start.expand(width, -1)
+        generator = torch.Generator().manual_seed(width)
+        noise = torch.randn(start.shape, generator=generator, dtype=start.dtype).to(start.device)
+        size = start.square().mean().sqrt()
+        return start, start + ASIDE * (size if size > 0 else 1.0) * noise
+
+    def fill(self, program: Program, rows: Ints, rng: np.random.Generator | None) -> None:
+        program.fill(self.feed.batch(rows, rng))
+
+    def fill_block(
+        self,
+        program: Program | FirstStep,
+        schedules: list[list[Ints]],
+        t: int,
+        generators: list[np.random.Generator | None],
+    ) -> None:
+        longest = max(schedules, key=len)  # also feeds those who have finished: any batch of the right size will do
+        batches = [schedule[t] if t < len(schedule) else longest[t] for schedule in schedules]
+        if generators[0] is None:
+            for place, rows in zip(program.places, tensors_in(self.feed.batch(np.concatenate(batches))), strict=True):
+                place.copy_(rows.view(place.shape))
+        else:
+            for k, batch in enumerate(batches):
+                found = tensors_in(self.feed.batch(batch, generators[k]))
+                for place, rows in zip(program.places, found, strict=True):
+                    place[k].copy_(rows)
+
+    def buffer(self, width: int) -> tuple[Tensor, Tensor]:
+        """x and delta [M, P], always the same memory for a given M: programs are bound to it."""
+        if width not in self._buffers:
+            self._buffers[width] = (
+                self.anchor.new_zeros(width, self.spec.size),
+                self.anchor.new_zeros(width, self.spec.size),
+            )
+        return self._buffers[width]
+
+    def constant(self, width: int) -> Tensor:
+        """Room for c [M, P], made when first needed."""
+        if width not in self._constants:
+            self._constants[width] = self.anchor.new_zeros(width, self.spec.size)
+        return self._constants[width]
+
+
+def _by_client(tree: trees.Tree, width: int, size: int) -> trees.Tree:
+    return trees.map(lambda t: t.view(width, size, *t.shape[1:]), tree)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+class Epoch:
+    """A client's samples made ready once, to be dealt into batches without further arithmetic."""
+
+    def __init__(self, feed: ClientBatches, schedule: list[Ints]) -> None:
+        rows, places = np.unique(np.concatenate(schedule), return_inverse=True)
+        self.samples = [_dense(t) for t in tensors_in(feed.batch(rows))]
+        stops = np.cumsum([len(batch) for batch in schedule])
+        self.batches = [torch.from_numpy(index).to(feed.device) for index in np.split(places, stops[:-1])]
+
+    def fill(self, program: Program, t: int) -> None:
+        index = self.batches[t]
+        for samples, place in zip(self.samples, program.places, strict=True):
+            torch.index_select(samples, 0, index, out=_dense(place))
+
+
+def _dense(images: Tensor) -> Tensor:
+    """[B, C, H, W] in channels_last memory as the contiguous [B, H, W, C] that it is."""
+    return images if images.is_contiguous() else images.permute(0, 2, 3, 1)

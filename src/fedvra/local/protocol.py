@@ -1,0 +1,160 @@
+"""What a solver is, which takes the local steps of a problem, and by which path."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvra.core.block import Block, BlockTerms, Private
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError, require
+from fedvra.core.rule import AffineStep, affine
+from fedvra.core.step import Moves, WholeMoves
+
+
+@dataclass(frozen=True)
+class StepPath:
+    """Which way local steps are taken, and why not a faster one."""
+
+    name: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})" if self.reason else self.name
+
+
+DIRECT = StepPath("direct")
+"""The only way there is: problems that write their own steps."""
+
+
+class SlowerPathError(Exception):
+    """A fast path failed, or was found wrong: the work is to be done again on a slower one."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.path = StepPath(name, reason)
+
+
+@dataclass(frozen=True)
+class SolverSettings:
+    """How local steps are to be computed; none of it changes what is computed beyond rounding."""
+
+    batch_size: int | None = None
+    """None: the client's whole data in every step."""
+    drop_last: bool = False
+    """Whether an epoch's last, smaller batch is left out."""
+    path: str = "auto"
+    """"auto", "eager", "traced" or "block"; see docs/performance.md."""
+    block: int | None = None
+    """Clients at once on the block path; None lets the solver choose."""
+    precision: str = "float32"
+    """"float32" (whatever the model has) or "bfloat16" for the arithmetic inside a step."""
+    device: str = "cpu"
+    seed: int | None = None
+    """The run's, under which a model is made; None: the last one used."""
+
+    def of_run(self, batch_size: int | None, drop_last: bool, seed: int) -> SolverSettings:
+        """With what a run says of its batches and its seed, which is the one place for it: another word here is refused."""
+        said: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last, "seed": seed}
+        for name, value in said.items():
+            here = getattr(self, name)
+            require(
+                here in (getattr(SolverSettings, name), value),
+                f"SolverSettings({name}={here!r}) is not what the run has, {name}={value!r}: say {name}={here!r} to the run "
+                "itself, and leave it out of SolverSettings.",
+            )
+        return replace(self, **said)
+
+
+class Evaluation(NamedTuple):
+    """Sums over one stretch of the test data; they add up."""
+
+    correct: float
+    loss: float
+    samples: float
+    """What the loss is a mean over: samples, or the entries of their targets that are not ignored."""
+
+
+class Stationarity(NamedTuple):
+    """How far one client is from stationary at (x, y_i): its part in the gap G^r of the paper's second theorem."""
+
+    gradient_x: Tensor
+    """The exact gradient of f_i in x, flat [P], weight decay included."""
+    gap_y: float
+    """||y_i - P_Y(y_i - eta_y*grad_y f_i)||^2 / eta_y^2; 0 where there is no second block."""
+
+
+class Solver(ABC):
+    """Does local work. One lives in each worker process; it may keep buffers, never state that outlives a call."""
+
+    test_parts: int = 0
+    """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
+    path: StepPath = DIRECT
+    """Which way steps are taken; see ``StepPath``."""
+
+    def slower(self, path: StepPath) -> None:
+        """Take this path from now on: a faster one has failed, here or in another process."""
+        self.path = path
+
+    def close(self) -> None:  # noqa: B027 - most have borrowed nothing
+        """Give back what was borrowed: the user's module is as it was."""
+
+    def width(self, steps: Ints) -> int:
+        """How many clients that take so many steps ``solve`` likes to be given at once.
+
+        Fixed for a run, so that results do not depend on the workers.
+        """
+        return 1
+
+    @abstractmethod
+    def solve(self, terms: BlockTerms, private: Private, block: Block) -> Moves:
+        """Each client's Q_i steps 11 from its anchor (steps 9-13); what is private is updated in place."""
+
+    def initial_y(self, client: int) -> Tensor:
+        """y_i of a client that never took part; asked for only where the problem has a ``y_width``."""
+        raise NotImplementedError
+
+    def measure(self, x_P: Tensor, y: Mapping[int, Tensor]) -> dict[str, float]:
+        """Figures besides test accuracy and loss for the round's record, from all there is: a simulator sees every y_i.
+
+        ``y`` holds the rows of the clients that took part so far (empty for problems with one block).
+        """
+        return {}
+
+    def stationarity(self, x_P: Tensor, y_W: Tensor | None, client: int) -> Stationarity:
+        """The client's exact gradients at (x, y_i), for those who ask how far from stationary a run is."""
+        raise UsageError(f"{type(self).__name__} gives no exact gradients, so there is no stationarity gap to measure.")
+
+    @abstractmethod
+    def losses(self, x_P: Tensor, clients: Ints) -> Floats:
+        """f_i(x) of these clients over all their data."""
+
+    @abstractmethod
+    def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
+        """Accuracy and loss on one part of the test data."""
+
+
+class LocalSolver(Solver):
+    """A solver that takes its steps one after the other on x itself: all that most problems need to write is ``run``."""
+
+    def solve(self, terms: BlockTerms, private: Private, block: Block) -> Moves:
+        x, made = torch.stack(terms.anchors), terms.make()  # step 9
+        losses = [self.run(x[k : k + 1], private.row(k), block.row(k), affine(one)) for k, one in enumerate(made)]
+        for row, anchor in zip(x, terms.anchors, strict=True):
+            row.sub_(anchor)
+        return WholeMoves(terms, x, np.concatenate(losses))
+
+    @abstractmethod
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep) -> Floats:
+        """Move one client's x [1, P] by its Q_i steps x <- rho*x - eta*g + c, in place; what is private likewise.
+
+        A two-block problem takes its y-steps first, at the x it is given (steps 9-13 of Algorithm 3).
+
+        Returns the mean training loss over the steps of each client.
+        """

@@ -1,1 +1,0 @@
-"""Pictures and tables of runs, made from what they left on disk."""

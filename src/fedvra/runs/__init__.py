@@ -1,0 +1,11 @@
+"""What a run is on paper: its options, its folder, its records, and who follows them.
+
+    config.py          every option of a run, as the command line and config files give it
+    option_text.py     options as text; algorithm_text.py: an algorithm's hyper-parameters as text
+    files.py           the files of a run
+    history.py         the records of a run and what they come to
+    cache.py           which runs there are already
+    trackers/          records sent on: TensorBoard, W&B, MLflow
+
+Imports core, state, policies, samplers, algorithms, local, problems, engines, tasks.
+"""

@@ -1,0 +1,229 @@
+"""The files of a run: everything it needs to be run again or to go on, one line per round, and what it came to.
+
+    config.yaml     every option, resolved; itself a valid ``--config``
+    metrics.jsonl   one object per round, written as the round ends
+    checkpoint/     the state after some round, from which ``fedvra resume`` goes on; the last two are kept
+    summary.json    final and best accuracy, rounds to each target, times; how the run ended
+    partition.png   who holds what
+
+Reports are made from these files alone, so any finished run can be looked at again. A file ``.lock`` keeps two processes from
+working in one folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from fedvra.algorithms import REGISTRY
+from fedvra.core.errors import FedvraError, require
+from fedvra.core.files import replace_durably
+from fedvra.engines import checkpoint
+from fedvra.engines.federation import Federation
+from fedvra.runs.config import RunConfig, configure, read_config
+from fedvra.runs.history import rounds_to, summarise
+from fedvra.state.folders import locked, require_unused
+
+Record: TypeAlias = dict[str, Any]
+PLAN = "plan.json"
+"""The runs of a comparison, written before the first of them: what ``fedvra resume`` needs to go on."""
+Status = Literal["finished", "diverged", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run came to: the content of summary.json."""
+
+    task: str
+    algorithm: str
+    label: str
+    seed: int
+    status: Status
+    message: str | None
+    """Why it did not finish."""
+    rounds: int
+    final_accuracy: float | None
+    best_accuracy: float | None
+    rounds_to: dict[str, int | None]
+    """First round at or above each target in per cent; None where it was not reached."""
+    seconds: float
+    seconds_per_round: float | None
+    steps_per_second: float | None
+    bytes_up: int
+    bytes_down: int
+    peak_rss_mb: float
+    path: str | None = None
+    """Which way local steps were taken at the end."""
+    path_reason: str | None = None
+    """Why not a faster one."""
+    state_drift: float | None = None
+    """||lam - sum_i omega_i*lam_i|| at the end, round-off where duals are kept in float32; None for a run cut short."""
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, metrics: list[Record], status: Status, message: str | None, drift: float | None
+    ) -> RunSummary:
+        figures = {
+            **summarise(metrics),
+            "rounds_to": rounds_to(metrics, config.targets),
+            "peak_rss_mb": round(peak_rss_mb(), 1),
+            "state_drift": drift,
+            "path": next((m["path"] for m in reversed(metrics) if "path" in m), None),
+            "path_reason": next((m["path_reason"] for m in reversed(metrics) if "path_reason" in m), None),
+        }
+        label = REGISTRY.get(config.algorithm).label
+        return cls(config.task, config.algorithm, label, config.seed, status, message, **figures)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class RunFolder:
+    """The files of one run, by name."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.summary_file = self.path / "summary.json"
+        self.partition_file = self.path / "partition.png"
+        self.checkpoints = self.path / "checkpoint"
+
+    def require_unused(self) -> None:
+        """Refuse a folder that holds anything or cannot be written to. Writes nothing itself."""
+        require_unused(self.path)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes out; refuses a folder that one of them has."""
+        return locked(self.path)
+
+    def create(self, config: RunConfig) -> None:
+        self.write_config(config)
+        with self._writing():
+            replace_durably(self.metrics_file, b"")
+
+    def config(self, rounds: int | None = None, workers: int | str | None = None) -> RunConfig:
+        """What the run was started with, but for what is given here."""
+        require(
+            self.config_file.is_file(),
+            f"there is no run in {self.path}: name the folder of one, in which config.yaml is.",
+        )
+        changes = {name: value for name, value in {"rounds": rounds, "workers": workers}.items() if value is not None}
+        return configure(read_config(self.config_file), changes)
+
+    def write_config(self, config: RunConfig) -> None:
+        with self._writing():
+            replace_durably(self.config_file, config.to_yaml().encode())
+
+    def metrics(self) -> list[Record]:
+        """The records so far, up to the first line that is not whole, such as a last one that a crash cut short."""
+        content = self.metrics_file.read_bytes() if self.metrics_file.exists() else b""
+        records: list[Record] = []
+        for line in content.splitlines(keepends=True):
+            record = _record(line)
+            if record is None or record.get("round") != len(records) + 1:
+                break
+            records.append(record)
+        return records
+
+    def rewind(self, rounds: int) -> list[Record]:
+        """The first ``rounds`` records; what comes after them (rounds that are played again, half a line) is removed."""
+        kept = self.metrics()[:rounds]
+        content = "".join(_line(record) for record in kept).encode()
+        with self._writing():
+            if not self.metrics_file.exists() or content != self.metrics_file.read_bytes():
+                replace_durably(self.metrics_file, content)
+        return kept
+
+    @contextmanager
+    def appending(self) -> Iterator[Callable[[Record], None]]:
+        """A function that adds one record to the metrics; a crash of this process after it returns does not lose it."""
+        with self.metrics_file.open("ab", buffering=0) as file:
+
+            def append(record: Record) -> None:
+                line = memoryview(_line(record).encode())
+                with self._writing():
+                    while line:  # a disk that fills up takes part of a line before it takes none
+                        line = line[file.write(line) :]
+
+            yield append
+
+    def save_checkpoint(self, federation: Federation) -> None:
+        """The state after the federation's last round, once the records up to it are on the disk to stay."""
+        with self._writing(), self.metrics_file.open("rb") as file:
+            os.fsync(file.fileno())
+        checkpoint.save(federation, self.checkpoints)
+
+    def summary(self) -> RunSummary:
+        return RunSummary(**json.loads(self.summary_file.read_text(encoding="utf-8")))
+
+    def write_summary(self, summary: RunSummary) -> None:
+        with self._writing():
+            write_json(self.summary_file, summary.to_dict())
+
+    def ended(self, config: RunConfig) -> RunSummary | None:
+        """What the run came to, where nothing of ``config`` is left to play; None where it can go on."""
+        if not self.summary_file.exists():
+            return None
+        summary = self.summary()
+        over = summary.status == "diverged" or (summary.status == "finished" and summary.rounds >= config.rounds)
+        return summary if over else None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FedvraError(
+                f"{self.path} cannot be written to ({error.strerror}): free some space, "
+                f"then `fedvra resume {self.path}` goes on."
+            ) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    replace_durably(path, (json.dumps(finite(content), indent=2, allow_nan=False) + "\n").encode())
+
+
+def _line(record: Record) -> str:
+    return json.dumps(finite(record), allow_nan=False) + "\n"
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def finite(value: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list) else value
+
+
+def peak_rss_mb() -> float:
+    """Most memory this process and its workers ever held, added up; pages they share count for each of them."""
+    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    try:
+        return sum(_peak_kb(pid) for pid in pids if pid is not None) / 1024
+    except OSError:  # no /proc: there are no workers either
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _peak_kb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)

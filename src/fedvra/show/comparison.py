@@ -1,0 +1,226 @@
+"""Runs of several algorithms over several seeds, side by side: a table with means and spreads, and a picture of the curves."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedvra.core.files import replace_durably
+from fedvra.runs.config import RunConfig
+from fedvra.runs.files import Record, RunSummary, Status, write_json
+from fedvra.runs.history import accuracies, rounds_to, series
+from fedvra.show.display import markdown, table
+from fedvra.show.plots import Curve, draw_curves
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample deviation over some runs (deviation 0 for a single one)."""
+
+    mean: float
+    std: float
+    runs: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """None where no run has a value.
+
+        >>> Spread.of([1.0, 3.0, None])
+        Spread(mean=2.0, std=1.4142135623730951, runs=2)
+        """
+        found = [value for value in values if value is not None]
+        if not found:
+            return None
+        return cls(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else 0.0, len(found))
+
+    def text(self, digits: int, scale: float = 1.0) -> str:
+        mean = f"{scale * self.mean:.{digits}f}"
+        return f"{mean} ± {scale * self.std:.{digits}f}" if self.runs > 1 else mean
+
+
+def rounds_text(reached: Spread | None, counted: int) -> str:
+    """Rounds to a target over the runs that got there, with their number where it was not all that count."""
+    if reached is None:
+        return "-"
+    text = reached.text(1 if reached.runs > 1 else 0)
+    return text if reached.runs == counted else f"{text} ({reached.runs} of {counted})"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended; runs of one label differ in their seed alone."""
+
+    label: str
+    summary: RunSummary
+    metrics: list[Record]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run adds to a line of the table, where there is no summary of it."""
+
+    status: Status
+    final_accuracy: float | None
+    best_accuracy: float | None
+    rounds_to: dict[str, int | None]
+    seconds: float
+
+    @classmethod
+    def of(cls, status: Status, metrics: list[Record], seconds: float, targets: Iterable[float]) -> Outcome:
+        curve = [accuracy for _, accuracy in accuracies(metrics)]
+        final, best = (curve[-1], max(curve)) if curve else (None, None)
+        return cls(status, final, best, rounds_to(metrics, targets), seconds)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. Accuracies, rounds and seconds are those of the runs that finished, if any did."""
+
+    label: str
+    finished: int
+    diverged: int
+    final_accuracy: Spread | None
+    best_accuracy: Spread | None
+    rounds_to: dict[str, Spread | None]
+    """Over the runs that reached the target; None where none did."""
+    seconds: Spread | None
+    unfinished: int = 0
+    """Runs that are still going on or were stopped; they count where no other has finished."""
+
+    @classmethod
+    def of(cls, runs: list[Run], targets: Iterable[float]) -> Row:
+        return cls.of_outcomes(runs[0].label, [run.summary for run in runs], targets)
+
+    @classmethod
+    def of_outcomes(
+        cls, label: str, outcomes: Sequence[RunSummary | Outcome], targets: Iterable[float], partial: bool = False
+    ) -> Row:
+        """``partial`` lets runs that have not finished speak where none has."""
+        finished = [each for each in outcomes if each.status == "finished"]
+        diverged = sum(each.status == "diverged" for each in outcomes)
+        done = finished or [each for each in outcomes if partial and each.status != "diverged"]
+        return cls(
+            label=label,
+            finished=len(finished),
+            diverged=diverged,
+            unfinished=len(outcomes) - len(finished) - diverged,
+            final_accuracy=Spread.of(summary.final_accuracy for summary in done),
+            best_accuracy=Spread.of(summary.best_accuracy for summary in done),
+            rounds_to={f"{t:g}": Spread.of(summary.rounds_to[f"{t:g}"] for summary in done) for t in targets},
+            seconds=Spread.of(summary.seconds for summary in done),
+        )
+
+    def cells(self) -> list[str]:
+        missing = "diverged" if self.diverged else "-"
+        return [
+            self.label + self._note(),
+            self.final_accuracy.text(2, scale=100) if self.final_accuracy else missing,
+            self.best_accuracy.text(2, scale=100) if self.best_accuracy else missing,
+            *(rounds_text(reached, self.finished or self.unfinished) for reached in self.rounds_to.values()),
+            self.seconds.text(1) if self.seconds else missing,
+        ]
+
+    def _note(self) -> str:
+        total = self.finished + self.diverged + self.unfinished
+        said = [(self.diverged, "diverged"), (self.unfinished, "unfinished")]
+        notes = [what if total == 1 else f"{number} of {total} {what}" for number, what in said if number]
+        return f" [{', '.join(notes)}]" if notes else ""
+
+
+def header(targets: Iterable[float]) -> list[str]:
+    """Of the table whose lines are the cells of rows."""
+    return ["algorithm", "final %", "best %", *(f"rounds to {target:g}%" for target in targets), "seconds"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Renders itself: ``rich.print(comparison)``, ``comparison.markdown()``, ``comparison.to_dict()``."""
+
+    config: RunConfig
+    """Of one of the runs; the others differ in algorithm, hyper-parameters and seed."""
+    runs: list[Run]
+    out: Path
+
+    @property
+    def table_file(self) -> Path:
+        return self.out / "table.md"
+
+    @property
+    def picture_file(self) -> Path:
+        return self.out / "curves.png"
+
+    @property
+    def report_file(self) -> Path:
+        return self.out / "report.html"
+
+    def rows(self) -> list[Row]:
+        return [Row.of(runs, self.config.targets) for runs in self._by_label().values()]
+
+    def header(self) -> list[str]:
+        return header(self.config.targets)
+
+    def title(self) -> str:
+        c = self.config
+        return f"{c.task}: {c.clients} clients, {c.split}, {c.sampler} cohort of {c.cohort}, {c.rounds} rounds"
+
+    def __rich__(self) -> Any:
+        return table(self.header(), [row.cells() for row in self.rows()], title=self.title())
+
+    def markdown(self) -> str:
+        return f"{self.title()}\n\n" + markdown(self.header(), [row.cells() for row in self.rows()])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "task": self.config.task,
+            "folder": str(self.out),
+            "table": str(self.table_file),
+            "picture": str(self.picture_file),
+            "report": str(self.report_file),
+            "rows": [dataclasses.asdict(row) for row in self.rows()],
+            "runs": [{"label": run.label, "summary": run.summary.to_dict()} for run in self.runs],
+        }
+
+    def write(self) -> None:
+        """The table (table.md, comparison.json) and the picture (curves.png) into the folder of the comparison."""
+        replace_durably(self.table_file, self.markdown().encode())
+        write_json(self.out / "comparison.json", self.to_dict())
+        seeds = len({run.summary.seed for run in self.runs})
+        band = f"mean of {seeds} seeds; bands: one standard deviation" if seeds > 1 else f"seed {self.config.seed}"
+        draw_curves(self.curves(), self.picture_file, self.title(), band, self.config.targets)
+
+    def curves(self) -> list[Curve]:
+        """Per label the mean over its finished runs; where none finished, over what there is of them."""
+        made = []
+        for label, runs in self._by_label().items():
+            finished = [run for run in runs if run.summary.status == "finished"]
+            curve = mean_curve(label if finished else f"{label}, diverged", [run.metrics for run in finished or runs])
+            if curve is not None:
+                made.append(curve)
+        return made
+
+    def _by_label(self) -> dict[str, list[Run]]:
+        grouped: dict[str, list[Run]] = {}
+        for run in self.runs:
+            grouped.setdefault(run.label, []).append(run)
+        return grouped
+
+
+def mean_curve(label: str, runs: Iterable[list[Record]], name: str = "test_accuracy") -> Curve | None:
+    """Mean and deviation over runs, at the rounds where all of them have a number of that name; None without any such."""
+    drawn = [dict(series(metrics, name)) for metrics in runs]
+    rounds = sorted(set(drawn[0]).intersection(*drawn))
+    spreads = [Spread.of(curve[r] for curve in drawn) for r in rounds]
+    points = [spread for spread in spreads if spread is not None]
+    if not points:
+        return None
+    return Curve(
+        label,
+        rounds,
+        mean=[point.mean for point in points],
+        low=[point.mean - point.std for point in points],
+        high=[point.mean + point.std for point in points],
+    )

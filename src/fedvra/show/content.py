@@ -1,0 +1,208 @@
+"""What a report says, as plain values for its page: means and spreads are worked out here, the page only shows them."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from fedvra import __version__
+from fedvra.algorithms import REGISTRY
+from fedvra.runs.cache import Stored
+from fedvra.runs.files import Record, RunFolder
+from fedvra.runs.history import bytes_to, numbers, sent
+from fedvra.show.comparison import Spread, header, mean_curve
+from fedvra.show.gather import Experiment, Group, shown
+from fedvra.show.plots import COLOURS, DARK_COLOURS, STYLES
+from fedvra.show.tables import as_csv, as_latex
+
+FIRST = ("test_accuracy", "test_loss", "train_loss")
+"""Measures that come first, in this order; all others follow as the records have them."""
+NAMES = {
+    "test_accuracy": "Test accuracy",
+    "test_loss": "Test loss",
+    "train_loss": "Training loss",
+    "stationarity_gap": "Stationarity gap",
+    "strength": "Strength that auto chose",
+    "pseudo_accuracy": "Accuracy of pseudo-labels",
+    "diagnostics/grad_norm2": "Squared norm of the gradient",
+    "diagnostics/variance_before": "Variance of clients' gradients",
+    "diagnostics/variance_after": "Variance after correction",
+    "diagnostics/xi": "Ξ: distance of duals to gradients",
+    "diagnostics/potential": "Potential of the theorem",
+    "diagnostics/drift": "Squared drift of clients",
+    "diagnostics/momentum": "Share of momentum in a step of x0",
+}
+"""For people, where the name in the record needs more than its underscores taken out."""
+BOOKKEEPING = ("seconds", "bytes_", "local_steps")
+"""Numbers of a record that are no measure of the model: they have places of their own."""
+DIGITS = 5
+"""Significant digits of what is drawn: more than a screen shows, and half the size of the page."""
+
+
+def content(experiments: Sequence[Experiment], beside: Path) -> dict[str, Any]:
+    """Everything a page shows; folders are named as seen from the one it is written to."""
+    styles = [[] if isinstance(style, str) else list(style[1]) for style in STYLES]
+    return {
+        "version": __version__,
+        "light": COLOURS,
+        "dark": DARK_COLOURS,
+        "dashes": styles,
+        "experiments": [_experiment(experiment, beside) for experiment in experiments],
+    }
+
+
+def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
+    groups, targets = experiment.groups, experiment.targets
+    rows = [group.row(targets) for group in groups]
+    csv, latex = as_csv(rows, targets), as_latex(rows, targets)
+    return {
+        "title": experiment.title,
+        "about": experiment.about(),
+        "targets": [f"{target:g}" for target in targets],
+        "measures": measures(groups),
+        "partition": _partition(groups),
+        "config": _config(groups),
+        "header": header(targets),
+        "csv": {"before": csv.before, "after": csv.after},
+        "latex": {"before": latex.before, "after": latex.after},
+        "groups": [
+            {
+                **_group(group, targets, beside),
+                "final": _spread(row.final_accuracy),
+                "rounds_to": {target: _spread(reached) for target, reached in row.rounds_to.items()},
+                "cells": row.cells(),
+                "csv": csv.rows[k],
+                "latex": latex.rows[k],
+            }
+            for k, (group, row) in enumerate(zip(groups, rows, strict=True))
+        ],
+    }
+
+
+def _group(group: Group, targets: Sequence[float], beside: Path) -> dict[str, Any]:
+    curves = {name: mean_curve(group.label, group.metrics, name) for name in _names([group])}
+    original = REGISTRY.get(group.config.algorithm).original
+    return {
+        "label": group.label,
+        "seeds": group.seeds,
+        "counted": len(group.counted),
+        "rounds": max(run.rounds for run in group.counted),
+        "statuses": {status: sum(run.status == status for run in group.runs) for status in _statuses(group.runs)},
+        "folders": [os.path.relpath(run.where, beside) for run in group.runs],
+        "series": {
+            name: {
+                "rounds": list(curve.rounds),
+                "mean": _short(curve.mean),
+                "std": _short(high - mean for high, mean in zip(curve.high, curve.mean, strict=True)),
+            }
+            for name, curve in curves.items()
+            if curve is not None
+        },
+        "axes": _axes(group),
+        "bytes_to": _bytes_to(group, targets),
+        "published": {"up": original.up, "down": original.down},
+        "seconds_per_round": _spread(Spread.of(map(_seconds_per_round, group.counted))),
+        "training": _spread(Spread.of(map(_training_share, group.metrics))),
+    }
+
+
+def measures(groups: Sequence[Group]) -> list[dict[str, str]]:
+    """What there are curves of, with the heading of each."""
+    return [{"name": name, "label": label(name)} for name in _names(groups)]
+
+
+def label(name: str) -> str:
+    """
+    >>> label("test_loss"), label("diagnostics/drift"), label("diagnostics/my_own"), label("inertia")
+    ('Test loss', 'Squared drift of clients', 'My own', 'Inertia')
+    """
+    return NAMES.get(name) or name.rpartition("/")[2].replace("_", " ").capitalize()
+
+
+def _names(groups: Iterable[Group]) -> list[str]:
+    found: dict[str, None] = {}
+    for group in groups:
+        for metrics in group.metrics:
+            for record in metrics:
+                found.update(dict.fromkeys(numbers(record)))
+    others = [name for name in found if name not in FIRST and not name.startswith(BOOKKEEPING)]
+    return [*(name for name in FIRST if name in found), *others]
+
+
+def _axes(group: Group) -> dict[str, list[float]]:
+    """Bytes sent and seconds gone by after each round, where the records have them: what curves can be drawn over."""
+    sources: dict[str, tuple[str, Callable[[Record], float]]] = {
+        "bytes": ("bytes_up", sent),
+        "seconds": ("seconds", lambda record: float(record["seconds"])),
+    }
+    axes = {}
+    for axis, (needed, value) in sources.items():
+        if all(needed in record for metrics in group.metrics for record in metrics):
+            totals = [list(accumulate(value(record) for record in metrics)) for metrics in group.metrics]
+            spreads = [Spread.of(each) for each in zip(*totals, strict=False)]
+            axes[axis] = _short(spread.mean for spread in spreads if spread is not None)
+    return axes
+
+
+def _bytes_to(group: Group, targets: Sequence[float]) -> dict[str, dict[str, Any]]:
+    """Up and down together, over the runs that reached the target, as sent here and by the published protocol."""
+    if not all("bytes_up_original" in record for metrics in group.metrics for record in metrics):
+        return {}
+    found = {}
+    for protocol in ("here", "original"):
+        each = [bytes_to(metrics, targets, protocol) for metrics in group.metrics]
+        found[protocol] = {f"{t:g}": _spread(Spread.of(run[f"{t:g}"] for run in each)) for t in targets}
+    return found
+
+
+def _seconds_per_round(run: Stored) -> float | None:
+    """None of one that diverged in its first."""
+    return run.seconds / run.rounds if run.rounds else None
+
+
+def _training_share(metrics: Sequence[Record]) -> float | None:
+    """How much of a round's time is local work and the server's step; the rest is testing."""
+    whole = sum(record.get("seconds", 0.0) for record in metrics)
+    return sum(record["seconds_training"] for record in metrics) / whole if whole else None
+
+
+def _config(groups: Sequence[Group]) -> dict[str, Any]:
+    """Options that differ between groups, with the value of each; and those that are the same in all."""
+    flat = [{name: v for name, v in group.config.flat().items() if name != "seed"} for group in groups]
+    names = list(dict.fromkeys(name for options in flat for name in options))
+    differ, same = [], []
+    for name in names:
+        values = [shown(options.get(name)) for options in flat]
+        plain = name.removeprefix("set.")
+        if len(set(values)) > 1:
+            differ.append({"name": plain, "values": values})
+        else:
+            same.append({"name": plain, "value": values[0]})
+    return {"differ": differ, "same": same}
+
+
+def _partition(groups: Sequence[Group]) -> dict[str, Any] | None:
+    """The picture of who holds what that the first run with one drew."""
+    for group in groups:
+        for run in group.runs:
+            file = RunFolder(run.where).partition_file
+            if file.is_file():
+                picture = base64.b64encode(file.read_bytes()).decode()
+                return {"picture": f"data:image/png;base64,{picture}", "seed": run.config["seed"]}
+    return None
+
+
+def _statuses(runs: Sequence[Stored]) -> list[str]:
+    return list(dict.fromkeys(run.status for run in runs))
+
+
+def _spread(spread: Spread | None) -> Mapping[str, float] | None:
+    return None if spread is None else {"mean": spread.mean, "std": spread.std, "runs": spread.runs}
+
+
+def _short(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.{DIGITS}g}") for value in values]

@@ -1,0 +1,174 @@
+"""Which runs a report is about: those found in some folders, sorted into experiments and, in them, into groups.
+
+A group is what differs in its seed alone and is shown as one line with a band; an experiment is the groups that differ in
+algorithm and hyper-parameters alone, so that comparing them makes sense.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedvra.algorithms import REGISTRY
+from fedvra.core.errors import require
+from fedvra.runs.cache import Cache, Stored, fingerprint
+from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.files import PLAN, Record
+from fedvra.show.comparison import Outcome, Row
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone."""
+
+    label: str
+    runs: list[Stored]
+    config: RunConfig
+    """Of the first."""
+
+    @property
+    def counted(self) -> list[Stored]:
+        """Those that means are taken over: the finished ones; without any, those that did not diverge; else all."""
+        kinds = ([r for r in self.runs if r.status == "finished"], [r for r in self.runs if r.status != "diverged"])
+        return next(filter(None, kinds), self.runs)
+
+    @property
+    def metrics(self) -> list[list[Record]]:
+        return [run.metrics for run in self.counted]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(run.config["seed"] for run in self.runs)
+
+    def row(self, targets: Sequence[float]) -> Row:
+        outcomes = [Outcome.of(run.status, run.metrics, run.seconds, targets) for run in self.runs]
+        return Row.of_outcomes(self.label, outcomes, targets, partial=True)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Groups that differ in algorithm and hyper-parameters alone."""
+
+    title: str
+    groups: list[Group]
+
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """Every accuracy that any of its runs was asked to report."""
+        return tuple(sorted({target for group in self.groups for target in group.config.targets}))
+
+    def about(self) -> str:
+        c = self.groups[0].config
+        work = f"{c.epochs} epochs" if c.steps is None else f"{c.steps} steps"
+        return (
+            f"{c.clients} clients, {c.split}, {c.sampler} cohort of {c.cohort}, {work} of local work, model {c.model}"
+        )
+
+
+def gather(places: Iterable[str | Path]) -> list[Experiment]:
+    """The runs in and below some folders: run folders, and the files of results that ``fedvra reproduce`` writes."""
+    folders = [Path(place) for place in places]
+    for folder in folders:
+        require(folder.is_dir(), f"{folder} is no folder: name one with runs in it.")
+    longest: dict[str, Stored] = {}
+    for run in Cache(folders).every():
+        key = fingerprint(configure(run.config))
+        if key not in longest or run.rounds > longest[key].rounds:  # the same run twice, say in a folder and in results
+            longest[key] = run
+    require(
+        bool(longest),
+        f"there is no run with a finished round in {', '.join(map(str, folders))}: name a folder that `fedvra run`, "
+        "`compare` or `reproduce` wrote.",
+    )
+    planned = _planned(folders)
+    order = {folder: k for k, folder in enumerate(planned)}
+    runs = sorted(longest.values(), key=lambda run: order.get(run.where, len(order)))
+    return _experiments(runs, planned)
+
+
+def _planned(folders: Iterable[Path]) -> dict[Path, str]:
+    """Folder to label, in the order in which comparisons have them."""
+    plans = [plan for folder in folders for pattern in (PLAN, f"*/{PLAN}") for plan in sorted(folder.glob(pattern))]
+    return {
+        plan.parent / each["folder"]: each["label"] for plan in plans for each in json.loads(plan.read_text("utf-8"))
+    }
+
+
+def _experiments(runs: list[Stored], planned: Mapping[Path, str]) -> list[Experiment]:
+    experiments: dict[Any, dict[Any, list[Stored]]] = {}
+    for run in runs:
+        setting, method = _setting(run.config), _method(run.config)
+        experiments.setdefault(_key(setting), {}).setdefault(_key(method), []).append(run)
+    settings = [_setting(next(iter(groups.values()))[0].config) for groups in experiments.values()]
+    titles = [_title(setting, settings) for setting in settings]
+    return [
+        Experiment(title, _groups([sorted(group, key=_seed) for group in groups.values()], planned))
+        for title, groups in zip(titles, experiments.values(), strict=True)
+    ]
+
+
+def _seed(run: Stored) -> int:
+    return int(run.config["seed"])
+
+
+def _groups(groups: list[list[Stored]], planned: Mapping[Path, str]) -> list[Group]:
+    """With labels that tell them apart: those of the comparison they are from, else made by :func:`_labels`."""
+    named = [planned.get(group[0].where) for group in groups]
+    distinct = None not in named and len(set(named)) == len(named)
+    labels = named if distinct else _labels([_method(group[0].config) for group in groups])
+    return [Group(str(label), group, configure(group[0].config)) for label, group in zip(labels, groups, strict=True)]
+
+
+def _labels(methods: list[dict[str, Any]]) -> list[str]:
+    """Hyper-parameters are named where an algorithm is there more than once.
+
+    >>> _labels([{"algorithm": "fedprox", "set.mu": 0.1}, {"algorithm": "fedprox", "set.mu": 1.0}, {"algorithm": "fedavg"}])
+    ['FedProx (mu=0.1)', 'FedProx (mu=1)', 'FedAvg']
+    """
+    made = []
+    for method in methods:
+        same = [other for other in methods if other["algorithm"] == method["algorithm"]]
+        differing = {name: value for name, value in method.items() if any(other[name] != value for other in same)}
+        label = REGISTRY.get(method["algorithm"]).label
+        said = ", ".join(f"{name.removeprefix('set.')}={shown(value)}" for name, value in differing.items())
+        made.append(f"{label} ({said})" if said else label)
+    return made
+
+
+def _title(setting: Mapping[str, Any], all_settings: Sequence[Mapping[str, Any]]) -> str:
+    """The task, and whatever else tells this experiment from the others."""
+    others = [other for other in all_settings if other["task"] == setting["task"]]
+    names = sorted({name for other in others for name in other if other.get(name) != setting.get(name)})
+    return ", ".join([setting["task"], *(f"{name} {shown(setting.get(name))}" for name in names)])
+
+
+def _setting(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that decides a run's numbers but the method, the seed, and how long it went on."""
+    decisive = configure(config).flat(deciding=True)
+    left_out = ("algorithm", "seed", "rounds")
+    return {name: value for name, value in decisive.items() if name not in left_out and not name.startswith("set.")}
+
+
+def _method(config: Mapping[str, Any]) -> dict[str, Any]:
+    decisive = configure(config).flat(deciding=True)
+    return {name: value for name, value in decisive.items() if name == "algorithm" or name.startswith("set.")}
+
+
+def _key(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, shown(value)) for name, value in options.items()))
+
+
+def shown(value: Any) -> str:
+    """An option's value as people write it.
+
+    >>> shown(0.10), shown(10.0), shown([1.0, 2.5]), shown(None)
+    ('0.1', '10', '1,2.5', '-')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, list | tuple):
+        return ",".join(map(shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

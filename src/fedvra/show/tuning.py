@@ -1,0 +1,178 @@
+"""What a search over settings came to: a table with the best first, and what to type to use it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedvra.algorithms import REGISTRY
+from fedvra.core.files import replace_durably
+from fedvra.runs import option_text
+from fedvra.runs.algorithm_text import make_algorithm, settings_of
+from fedvra.runs.config import OPTIONS, RunConfig
+from fedvra.runs.history import rounds_to, series
+from fedvra.show.comparison import Run, Spread, rounds_text
+from fedvra.show.display import markdown, table
+
+TAIL = 10
+"""A setting is judged by the mean of the last tenth of its rounds: single ones swing."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting, with every seed, as far as it was played."""
+
+    given: Mapping[str, Any]
+    """What was varied."""
+    folder: str
+    """Within the search's own; the runs are in it, by seed."""
+    runs: Sequence[Run]
+
+    @property
+    def rounds(self) -> int:
+        return max(len(run.metrics) for run in self.runs)
+
+    @property
+    def diverged(self) -> int:
+        return sum(run.summary.status == "diverged" for run in self.runs)
+
+    @property
+    def accuracy(self) -> Spread | None:
+        """Over the seeds, each the mean of its last tenth of rounds; None where nothing was evaluated."""
+        return Spread.of(_tail(run, "test_accuracy") for run in self.runs)
+
+    @property
+    def loss(self) -> Spread | None:
+        """The same of the test loss or, where there is none, of the training loss."""
+        losses = [_tail(run, "test_loss") for run in self.runs]
+        return Spread.of(
+            _tail(run, "train_loss") if loss is None else loss for run, loss in zip(self.runs, losses, strict=True)
+        )
+
+    def reached(self, target: float) -> Spread | None:
+        """Rounds to an accuracy in per cent, over the seeds that got there."""
+        return Spread.of(rounds_to(run.metrics, [target])[f"{target:g}"] for run in self.runs)
+
+    def until(self, rounds: int) -> Trial:
+        """As it stood after that round: a run that diverged later was whole then."""
+        runs = []
+        for run in self.runs:
+            later = len(run.metrics) >= rounds
+            summary = replace(run.summary, status="finished") if later else run.summary
+            runs.append(Run(run.label, summary, run.metrics[:rounds]))
+        return replace(self, runs=runs)
+
+    def rank(self, target: float | None) -> tuple[float, ...]:
+        """Smaller is better: whole before diverged, more seeds at the target, sooner, then higher accuracy, then lower loss."""
+        there = None if target is None else self.reached(target)
+        sooner = (0.0, 0.0) if there is None else (-there.runs, there.mean)
+        accuracy = 0.0 if self.accuracy is None else -self.accuracy.mean
+        return (self.diverged, *sooner, accuracy, 0.0 if self.loss is None else self.loss.mean)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search came to. Renders itself: ``rich.print(tuning)``, ``tuning.markdown()``, ``tuning.to_dict()``."""
+
+    config: RunConfig
+    over: Mapping[str, Sequence[Any]]
+    trials: Sequence[Trial]
+    """The best first."""
+    target: float | None
+    out: Path
+
+    @property
+    def best(self) -> Trial:
+        return self.trials[0]
+
+    @property
+    def table_file(self) -> Path:
+        return self.out / "table.md"
+
+    def options(self, trial: Trial) -> str:
+        """A setting as options of the command line."""
+        fields = settings_of(make_algorithm(self.config.algorithm, {}))
+        return " ".join(f"--set {k}={v}" if k in fields else _typed(k, v) for k, v in trial.given.items())
+
+    def at_the_edge(self) -> list[str]:
+        """What of the best setting is the least or the greatest number tried, so that one farther might be better."""
+        found = []
+        for name, tried in self.over.items():
+            try:
+                numbers = sorted(float(value) for value in tried)
+                best = float(self.best.given[name])
+            except (TypeError, ValueError):  # a policy, a range, a table: nothing lies beyond it
+                continue
+            if len(numbers) > 1 and best in (numbers[0], numbers[-1]):
+                found.append(
+                    f"{name}={self.best.given[name]} is the {'least' if best == numbers[0] else 'greatest'} tried"
+                )
+        return found
+
+    def title(self) -> str:
+        label = REGISTRY.get(self.config.algorithm).label
+        return f"{label} on {self.config.task}, {self.config.rounds} rounds: {len(self.trials)} settings"
+
+    def header(self) -> list[str]:
+        targets = [] if self.target is None else [f"rounds to {self.target:g}%"]
+        return [*self.over, "rounds", "accuracy %", "loss", *targets]
+
+    def cells(self, trial: Trial) -> list[str]:
+        accuracy, loss = trial.accuracy, trial.loss
+        cells = [
+            *(str(trial.given[name]) for name in self.over),
+            f"{trial.rounds}{' diverged' if trial.diverged else ''}",
+            accuracy.text(2, scale=100) if accuracy else "-",
+            loss.text(4) if loss else "-",
+        ]
+        if self.target is not None:
+            cells.append(rounds_text(trial.reached(self.target), len(trial.runs)))
+        return cells
+
+    def __rich__(self) -> Any:
+        return table(self.header(), [self.cells(trial) for trial in self.trials], title=self.title())
+
+    def markdown(self) -> str:
+        return f"{self.title()}\n\n" + markdown(self.header(), map(self.cells, self.trials))
+
+    def write(self) -> None:
+        """The table into the folder of the search."""
+        replace_durably(self.table_file, self.markdown().encode())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "task": self.config.task,
+            "algorithm": self.config.algorithm,
+            "folder": str(self.out),
+            "best": dict(self.best.given),
+            "options": self.options(self.best),
+            "at_the_edge": self.at_the_edge(),
+            "settings": [
+                {
+                    "given": dict(trial.given),
+                    "rounds": trial.rounds,
+                    "diverged": trial.diverged,
+                    "accuracy": None if trial.accuracy is None else trial.accuracy.mean,
+                    "loss": None if trial.loss is None else trial.loss.mean,
+                    "rounds_to": None if self.target is None else getattr(trial.reached(self.target), "mean", None),
+                    "folder": trial.folder,
+                }
+                for trial in self.trials
+            ],
+        }
+
+
+def _tail(run: Run, name: str) -> float | None:
+    values = [value for _, value in series(run.metrics, name)]
+    return statistics.fmean(values[-max(1, len(values) // TAIL) :]) if values else None
+
+
+def _typed(name: str, value: Any) -> str:
+    """An option as one types it."""
+    words = name.replace("_", "-")
+    if isinstance(OPTIONS[name].metadata["default"], bool):
+        return f"--{words}" if option_text.truth(name, value) else f"--no-{words}"
+    return f"--{words} {value}"

@@ -1,0 +1,10 @@
+"""What lasts: the clients' rows, files that are there whole or not at all, folders and their locks.
+
+    client_store.py  one row per client that took part, staged, then committed or rolled back
+    shared_rows.py   the memory that rows lie in, shared between processes
+    durable.py       files and snapshots that survive a crash
+    folders.py       folders of runs and their locks
+    frozen.py        what belongs to a model and is never trained, by its hash
+
+Imports core.
+"""

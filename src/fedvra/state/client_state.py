@@ -1,0 +1,145 @@
+"""All that the clients of a run keep, as one: staged together, committed or rolled back together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedvra.core.block import Kept
+from fedvra.core.cohort import Ints
+from fedvra.state.client_store import ClientStore
+from fedvra.state.shared_rows import AddressBook, RowReader
+
+
+class Slots(NamedTuple):
+    """Where in a store each client's old row is (-1: none, so zero) and its new one goes."""
+
+    read: Ints
+    write: Ints
+    segments: AddressBook
+
+    def cut(self, part: slice | Ints) -> Slots:
+        """Those of some of the clients."""
+        return Slots(self.read[part], self.write[part], self.segments)
+
+
+class Staged(NamedTuple):
+    """The places of a cohort's rows, of each kind that is kept."""
+
+    duals: Slots | None = None
+    anchors: Slots | None = None
+    aux: Slots | None = None
+    y: Slots | None = None
+
+    def cut(self, part: slice | Ints) -> Staged:
+        """Those of some of the clients."""
+        return Staged(*(None if slots is None else slots.cut(part) for slots in self))
+
+
+class SlotRows:
+    """Rows of some clients by their slots; see ``core.block.Rows``."""
+
+    def __init__(self, reader: RowReader, slots: Slots, like: Tensor) -> None:
+        reader.attach(slots.segments)
+        self._reader, self._like = reader, like
+        self._read, self._write = slots.read.tolist(), slots.write.tolist()
+
+    def old(self, k: int) -> Tensor | None:
+        slot = self._read[k]
+        return None if slot < 0 else self._reader.load(slot).to(self._like)
+
+    def place(self, k: int) -> Tensor | None:
+        return self._reader.place(self._write[k]) if self._reader.dtype == self._like.dtype else None
+
+    def stage(self, k: int, row: Tensor) -> None:
+        self._reader.save(self._write[k], row)
+
+
+class Readers(NamedTuple):
+    """The clients' rows as a worker process sees them."""
+
+    duals: RowReader | None = None
+    anchors: RowReader | None = None
+    aux: RowReader | None = None
+    y: RowReader | None = None
+
+    def kept(self, staged: Staged, like: Tensor) -> Kept:
+        """The rows of some clients, in the dtype and on the device of ``like``."""
+        pairs = zip(self, staged, strict=True)
+        return Kept(*(None if slots is None or r is None else SlotRows(r, slots, like) for r, slots in pairs))
+
+
+class CommittedRows:
+    """Rows of some clients as they are committed; what is staged is thrown away. For those who look on."""
+
+    def __init__(self, store: ClientStore, clients: Ints, like: Tensor) -> None:
+        self._store, self._clients, self._like = store, clients.tolist(), like
+
+    def old(self, k: int) -> Tensor | None:
+        client = self._clients[k]
+        return self._store.get(client).to(self._like) if client in self._store else None
+
+    def place(self, k: int) -> Tensor | None:
+        return None
+
+    def stage(self, k: int, row: Tensor) -> None:
+        pass
+
+
+class ClientState:
+    """The server's side: one store of each kind that the algorithm and the problem need."""
+
+    def __init__(
+        self,
+        duals: ClientStore,
+        anchors: ClientStore | None = None,
+        aux: ClientStore | None = None,
+        y: ClientStore | None = None,
+    ) -> None:
+        self.duals = duals
+        """lam_i."""
+        self.anchors = anchors
+        """A client's own x0, where it goes on without communication."""
+        self.aux = aux
+        """Float buffers that stay with their client."""
+        self.y = y
+        """The second block y_i."""
+
+    def kinds(self) -> dict[str, ClientStore]:
+        """The stores there are, by name."""
+        found = {"duals": self.duals, "anchors": self.anchors, "aux": self.aux, "y": self.y}
+        return {name: store for name, store in found.items() if store is not None}
+
+    def stage(self, clients: Ints, duals: bool = True) -> Staged:
+        """Places for the new rows of these clients; without ``duals`` only where somebody has one."""
+
+        def slots(store: ClientStore | None) -> Slots | None:
+            return None if store is None else Slots(*store.stage(clients), store.addresses())
+
+        kept = self.duals if duals or len(self.duals) else None
+        return Staged(slots(kept), slots(self.anchors), slots(self.aux), slots(self.y))
+
+    def commit(self, clients: Ints) -> None:
+        """Make the staged rows of these clients theirs, and forget the others."""
+        for store in self.kinds().values():
+            if store.staging:
+                store.commit(clients)
+        self.rollback()
+
+    def rollback(self) -> None:
+        """Forget whatever is staged and was not committed."""
+        for store in self.kinds().values():
+            store.rollback()
+
+    def committed(self, clients: Ints, like: Tensor) -> Kept:
+        """The committed rows of these clients, with nowhere to put new ones."""
+        stores = (self.duals, self.anchors, self.aux, self.y)
+        return Kept(*(None if store is None else CommittedRows(store, clients, like) for store in stores))
+
+    def readers(self, own_process: bool) -> Readers:
+        """For the workers: in this process the stores themselves."""
+        stores = (self.duals, self.anchors, self.aux, self.y)
+        if own_process:
+            return Readers(*stores)
+        return Readers(*(None if s is None else RowReader(s.width, s.dtype, s.rows_per_segment) for s in stores))

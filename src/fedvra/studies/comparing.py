@@ -1,0 +1,153 @@
+"""Several algorithms on one task over several seeds, one run after the other, each in its own folder.
+
+from fedvra.studies.comparing import compare
+
+comparison = compare("fedvra,fedavg,feddyn:alpha=0.1", {"task": "digits", "rounds": 30}, seeds=[0, 1], out="runs/first")
+print(comparison.markdown())
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedvra.algorithms import REGISTRY
+from fedvra.core.calls import split_calls
+from fedvra.core.errors import RunInterrupt, require
+from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.files import PLAN, RunFolder, write_json
+from fedvra.show.comparison import Comparison, Run
+from fedvra.show.display import Silent, View, watch
+from fedvra.state.folders import locked, make_folder, require_unused
+from fedvra.studies.execution import check, execute, resume
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An algorithm with the hyper-parameters that were given for it."""
+
+    algorithm: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """In tables and plots."""
+        label = REGISTRY.get(self.algorithm).label
+        return f"{label} ({', '.join(f'{k}={v}' for k, v in self.given.items())})" if self.given else label
+
+    @property
+    def slug(self) -> str:
+        """As the name of a folder."""
+        parts = [self.algorithm, *(f"{k}={v}" for k, v in self.given.items())]
+        return "_".join(parts).replace("/", "%2F")
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """Algorithms separated by commas, each perhaps with hyper-parameters after a colon.
+
+    >>> [v.slug for v in parse_variants("fedavg,fedvra:gamma=0.1,a=5,scaffold")]
+    ['fedavg', 'fedvra_gamma=0.1_a=5', 'scaffold']
+    """
+    made = [Variant(name, given) for name, given in split_calls(text)]
+    for variant in made:
+        REGISTRY.get(variant.algorithm)
+    require(bool(made), "name at least one algorithm to compare, e.g. --algorithms fedvra,fedavg.")
+    for k, variant in enumerate(made):
+        require(variant not in made[:k], f"{variant.slug} is named twice; name each algorithm and setting once.")
+    return made
+
+
+def compare(
+    algorithms: str | Iterable[Variant],
+    *layers: Mapping[str, Any],
+    out: str | Path,
+    seeds: Iterable[int] = (0,),
+    view: View | None = None,
+) -> Comparison:
+    """Run every algorithm with every seed into ``out/ALGORITHM/seed-S``; write table and picture into ``out``.
+
+    Args:
+        algorithms: as on the command line, ``"fedvra,feddyn:alpha=0.1"``, or a list of variants.
+        layers: options of ``fedvra run``, later ones winning, as for :func:`fedvra.runs.config.configure`.
+        out: a folder that is not in use.
+        seeds: each gives every algorithm the same data, cohorts and batches.
+        view: how runs are shown while they go on; not at all by default.
+
+    A run that diverges is part of the result, and the others go on. What cannot run at all is found out before the first.
+    """
+    variants = parse_variants(algorithms) if isinstance(algorithms, str) else list(algorithms)
+    out, seeds, view = Path(out), list(seeds), view or Silent()
+    require(bool(seeds), "name at least one seed.")
+    require_unused(out)
+    plan = [
+        Planned(
+            variant.label,
+            f"{variant.slug}/seed-{seed}",
+            configure(*layers, {"algorithm": variant.algorithm, "set": variant.given, "seed": seed}),
+        )
+        for variant in variants
+        for seed in seeds
+    ]
+    for planned in plan[:: len(seeds)]:
+        check(planned.config)
+    make_folder(out)
+    with locked(out):
+        require_unused(out)  # still: another process may have come first
+        return _carry_out(plan, out, view)
+
+
+def resume_comparison(
+    out: str | Path, rounds: int | None = None, workers: int | str | None = None, view: View | None = None
+) -> Comparison:
+    """Go on with a comparison that was interrupted: runs that have ended stay as they are, the others are resumed or begun."""
+    out = Path(out)
+    changes = {name: value for name, value in {"rounds": rounds, "workers": workers}.items() if value is not None}
+    stored = json.loads((out / PLAN).read_text(encoding="utf-8"))
+    plan = [Planned(each["label"], each["folder"], configure(each["config"], changes)) for each in stored]
+    with locked(out):
+        return _carry_out(plan, out, view or Silent())
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a comparison."""
+
+    label: str
+    folder: str
+    """Within the comparison's own."""
+    config: RunConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"label": self.label, "folder": self.folder, "config": self.config.to_dict()}
+
+
+def _carry_out(plan: list[Planned], out: Path, view: View) -> Comparison:
+    """Play what is left of the plan; write table, picture and report."""
+    from fedvra.show.page import write_report  # which knows of plans
+
+    write_json(out / PLAN, [planned.to_dict() for planned in plan])
+    runs = [play(planned, out, view) for planned in plan]
+    comparison = Comparison(plan[0].config, runs, out)
+    comparison.write()
+    if any(run.metrics or run.summary.status == "diverged" for run in runs):  # --rounds 0 leaves nothing to report
+        write_report([out], comparison.report_file)
+    return comparison
+
+
+def play(planned: Planned, out: Path, view: View) -> Run:
+    """Begin this run, go on with it, or leave it as it is where it has ended."""
+    folder, config = RunFolder(out / planned.folder), planned.config
+    summary = folder.ended(config)
+    if summary is None:
+        begun = folder.config_file.exists()
+        go_on = partial(resume, folder.path, rounds=config.rounds, workers=config.workers)
+        start = partial(execute, config, folder.path)
+        try:
+            summary = watch(view, planned.label, config, go_on if begun else start, folder.metrics())
+        except RunInterrupt:
+            raise RunInterrupt(f"interrupted; `fedvra resume {out}` goes on.") from None
+    return Run(planned.label, summary, folder.metrics())

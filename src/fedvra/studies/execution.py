@@ -1,0 +1,171 @@
+"""Runs into folders: start one, go on with one, and what happens when it is interrupted. Their files: ``runs.files``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedvra.core.errors import DivergedError, FedvraError, RunInterrupt, require
+from fedvra.core.threads import one_thread
+from fedvra.data.dataset import FederatedData
+from fedvra.data.picture import picture
+from fedvra.engines import checkpoint
+from fedvra.engines.federation import Federation
+from fedvra.runs.config import RunConfig, build
+from fedvra.runs.files import Record, RunFolder, RunSummary, Status, finite, write_json
+from fedvra.runs.history import dual_drift
+from fedvra.runs.trackers.base import Tracking, require_installed
+from fedvra.state.folders import make_folder, next_free, require_unused, require_writable
+from fedvra.studies.stopping import stop_on_signal
+from fedvra.theory.diagnostics import Diagnostics
+
+__all__ = [
+    "Record",
+    "RunFolder",
+    "RunSummary",
+    "check",
+    "execute",
+    "finite",
+    "make_folder",
+    "next_free",
+    "play",
+    "require_unused",
+    "resume",
+    "write_json",
+]
+
+
+def execute(
+    config: RunConfig, out: str | Path, on_record: Callable[[Record], None] = lambda record: None
+) -> RunSummary:
+    """Run what ``config`` describes into the folder ``out``, which must not be in use; returns the summary it wrote there.
+
+    Whatever is wrong with the options or the data is found out before anything is written. A run that diverges is a result,
+    not an error: its summary says so. On Ctrl-C the round is finished and saved before :class:`RunInterrupt` is raised.
+    """
+    folder = RunFolder(out)
+    folder.require_unused()
+    with _opened(config, folder) as federation:
+        federation.preflight()
+        make_folder(folder.path)
+        with folder.locked():
+            folder.require_unused()  # still: another process may have come first
+            folder.create(config)
+            return play(federation, config, folder, on_record)
+
+
+def resume(
+    out: str | Path,
+    on_record: Callable[[Record], None] = lambda record: None,
+    *,
+    rounds: int | None = None,
+    workers: int | str | None = None,
+) -> RunSummary:
+    """Go on with the run in ``out`` from its last intact checkpoint, to bitwise what it would have come to without a stop.
+
+    Args:
+        rounds: go on to this round instead of the one the run was started for.
+        workers: this many processes from now on; the result does not depend on it.
+
+    A run that has ended is left as it is, and its summary returned.
+    """
+    folder = RunFolder(out)
+    config = folder.config(rounds, workers)
+    with folder.locked():
+        ended = folder.ended(config)
+        if ended is not None:
+            return ended
+        with _opened(config, folder) as federation:
+            done = checkpoint.restore(federation, folder.checkpoints, up_to=len(folder.metrics()))
+            require(config.rounds >= done, f"{folder.path} is at round {done} already: --rounds must be at least that.")
+            if done < config.rounds:
+                federation.preflight()
+            if rounds is not None:
+                folder.write_config(folder.config(rounds))
+            return play(federation, config, folder, on_record)
+
+
+def check(config: RunConfig) -> None:
+    """Raise what :func:`execute` would refuse, at little cost: nothing is run, and no fast path is prepared."""
+    require_installed(config.track or ())
+    experiment = build(config)
+    plain = replace(experiment, solver=replace(experiment.solver, path="eager"))
+    with one_thread(), closing(Federation(plain, workers=1)) as federation:
+        federation.preflight()
+
+
+def play(
+    federation: Federation, config: RunConfig, folder: RunFolder, on_record: Callable[[Record], None]
+) -> RunSummary:
+    """Play the rounds that are left, keeping the books; ends with a summary however it ends."""
+    metrics = folder.rewind(federation.state.round)
+    tracking = Tracking(config, federation.experiment.algorithm.label, folder.path, len(metrics))
+    folder.summary_file.unlink(missing_ok=True)  # of an earlier stop: from here on it would be out of date
+    status: Status = "failed"
+    message: str | None = None
+    drift: float | None = None
+    try:
+        with stop_on_signal() as stop, folder.appending() as append:
+            while federation.state.round < config.rounds and not stop.asked:
+                record = federation.round()
+                append(record)
+                metrics.append(record)
+                tracking.record(record)
+                on_record(record)
+                if _due(federation.state.round, config):
+                    folder.save_checkpoint(federation)
+            folder.save_checkpoint(federation)
+            drift = dual_drift(federation.state.lam, federation.clients.duals.items(), federation.omega)
+        if federation.state.round < config.rounds:
+            raise RunInterrupt(f"interrupted after round {len(metrics)}; `fedvra resume {folder.path}` goes on.")
+        status = "finished"
+    except DivergedError as error:
+        status, message = "diverged", str(error)
+    except KeyboardInterrupt:
+        status, message = "interrupted", f"stopped by the user after round {len(metrics)}."
+        raise
+    except Exception as error:
+        message = str(error) if isinstance(error, FedvraError) else f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        summary = RunSummary.of(config, metrics, status, message, drift)
+        folder.write_summary(summary)
+        tracking.close(summary)
+    data = federation.experiment.data
+    if isinstance(data, FederatedData) and not folder.partition_file.exists():
+        picture(data, folder.partition_file)  # last, since importing matplotlib would delay the first round
+    if stop.asked:  # too late for this run, but whoever called may have others in mind
+        raise RunInterrupt(f"interrupted when the run in {folder.path} had come to its end.")
+    return summary
+
+
+def _due(round: int, config: RunConfig) -> bool:
+    """Whether a checkpoint is to be made; after the last round there is one in any case."""
+    return config.checkpoint_every > 0 and round % config.checkpoint_every == 0 and round < config.rounds
+
+
+@contextmanager
+def _opened(config: RunConfig, folder: RunFolder) -> Iterator[Federation]:
+    """The federation a config describes; client state that memory has no room for is kept in the run's own folder."""
+    require_installed(config.track or ())
+    state_folder = folder.path if config.state_folder is None else Path(config.state_folder)
+    if config.state_folder is not None:
+        require_writable(state_folder, "--state-folder")
+    with (
+        one_thread(),
+        closing(
+            Federation(
+                build(config),
+                config.workers,
+                state_dtype=torch.bfloat16 if config.state_dtype == "bfloat16" else None,
+                memory_limit=None if config.state_memory == "auto" else int(config.state_memory),
+                state_folder=state_folder,
+                observers=[Diagnostics(config.diagnostics)] if config.diagnostics else [],
+            )
+        ) as federation,
+    ):
+        yield federation

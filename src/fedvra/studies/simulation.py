@@ -1,0 +1,157 @@
+"""``simulate``: a run from Python, for people with their own model and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedvra.algorithms.base import Algorithm
+from fedvra.core.cohort import Setting
+from fedvra.core.errors import require
+from fedvra.core.validation import check_whole
+from fedvra.engines.experiment import Experiment
+from fedvra.engines.federation import Federation
+from fedvra.engines.observers import Observer
+from fedvra.local.protocol import SolverSettings
+from fedvra.policies.refusals import Refusal
+from fedvra.problems.base import Problem
+from fedvra.runs.history import ClientRows, History
+from fedvra.samplers import Sampler
+from fedvra.samplers.work import Work
+from fedvra.theory.diagnostics import Diagnostics
+
+
+def simulate(
+    algorithm: Algorithm,
+    *,
+    problem: Problem,
+    sampler: Sampler,
+    work: Work,
+    rounds: int,
+    data: Any = None,
+    lr: Setting = 0.01,
+    batch_size: int | None = None,
+    drop_last: bool = False,
+    seed: int = 0,
+    weights: Any = "equal",
+    x_init: Tensor | None = None,
+    keep: Literal["x0"] | None = None,
+    drop: float = 0.0,
+    refuse: Refusal | None = None,
+    eval_every: int = 1,
+    workers: int | str = "auto",
+    solver: SolverSettings | None = None,
+    state_dtype: torch.dtype | None = None,
+    memory_limit: int | None = None,
+    state_folder: str | Path | None = None,
+    diagnostics: int = 0,
+    observers: Sequence[Observer] = (),
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> History:
+    """Run ``rounds`` rounds of ``algorithm`` and return what they led to.
+
+    An exception, be it the run's own or that of a function given to it, ends the run; if a round was played by then, what there
+    is comes with it as the attribute ``history``.
+
+    Args:
+        algorithm: e.g. ``fv.FedVRA(gamma=0.1, a=10, d=10)``.
+        problem: e.g. ``fv.Supervised(model, loss=...)`` or ``fv.Quadratic(A, b)``.
+        data: ``fv.split(...)``, where the problem needs data.
+        sampler: who takes part, e.g. ``fv.Uniform(10)``.
+        work: how much each does, e.g. ``fv.Epochs(2)``.
+        lr: eta; like every setting a number, a table [N] or [R, N], or a function of the cohort.
+        batch_size: None takes a client's whole data in each step.
+        drop_last: leave out the last, smaller batch of an epoch; a client with less than one batch keeps it.
+        weights: omega_i: "equal", "samples" or one number per client.
+        x_init: start here instead of at the problem's own initial point.
+        keep: "x0" keeps x0 after every round in ``history.trajectory``.
+        drop: probability that a reply is lost after the local work was done.
+        refuse: which uploads are not counted, e.g. ``fv.MedianNorm(3)``; the records name them. Rounds are then computed one
+            client at a time, and every upload of a round is held at once.
+        eval_every: evaluate on the test data every so many rounds; 0 never.
+        workers: processes on this machine; the result does not depend on it.
+        state_dtype: keep the clients' duals in this dtype, e.g. ``torch.bfloat16`` for half the memory;
+            ``history.state_drift()`` is what it cost. None: that of the model.
+        memory_limit: bytes of client state to keep in memory, the rest on disk; None: half of what the machine has free.
+        state_folder: where on disk; None: the system's folder for temporary files.
+        diagnostics: K > 0 puts an object ``diagnostics`` into every K-th record; see ``fv.Diagnostics``.
+        observers: look at every round and add to its record, e.g. ``fv.StationarityGap(every=10)``.
+        progress: called with each round's record.
+    """
+    _require_kinds(algorithm, problem, sampler, work)
+    check_whole("rounds", rounds, least=0)
+    require(keep in (None, "x0"), f"keep must be None or 'x0', got {keep!r}.")
+    experiment = Experiment(
+        algorithm=algorithm,
+        problem=problem,
+        sampler=sampler,
+        work=work,
+        data=data,
+        lr=lr,
+        batch_size=batch_size,
+        seed=seed,
+        weights=weights,
+        x_init=None if x_init is None else torch.as_tensor(x_init),
+        drop=drop,
+        eval_every=eval_every,
+        drop_last=drop_last,
+        solver=solver or SolverSettings(),
+        refuse=refuse,
+    )
+    watching = [*([Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []), *observers]
+    federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder, watching)
+    metrics: list[dict[str, Any]] = []
+    kept: list[Tensor] | None = None if keep is None else []
+    try:
+        for _ in range(rounds):
+            metrics.append(federation.round())
+            if kept is not None:
+                kept.append(federation.state.x0.clone())
+            if progress is not None:
+                progress(metrics[-1])
+        return _history(federation, metrics, kept)
+    except BaseException as error:
+        if federation.state.round:
+            error.history = _history(federation, metrics, kept)  # type: ignore[attr-defined]
+            error.add_note(
+                f"The run ended after round {federation.state.round}. What it had come to is in this exception's attribute "
+                "history; simulate(..., x_init=error.history.x0) starts from there."
+            )
+        raise
+    finally:
+        federation.close()
+
+
+def _history(federation: Federation, metrics: list[dict[str, Any]], kept: list[Tensor] | None) -> History:
+    """What a run has come to; ``kept`` is x0 after each round, where it was to be kept."""
+    state, clients = federation.state, federation.clients
+    return History(
+        problem=federation.experiment.problem,
+        x0=state.x0.to("cpu", copy=True),
+        lam=state.lam.to("cpu", copy=True),
+        aux=None if state.aux is None else state.aux.cpu(),
+        metrics=metrics,
+        duals=ClientRows(clients.duals),
+        y={} if clients.y is None else ClientRows(clients.y),
+        trajectory=None if kept is None else torch.stack(kept) if kept else state.x0.new_empty(0, len(state.x0)),
+        omega=federation.omega,
+        path=state.path,
+    )
+
+
+def _require_kinds(algorithm: object, problem: object, sampler: object, work: object) -> None:
+    """Refuse a class where one of its objects is wanted, a name, a bare number: what newcomers try first."""
+    for name, value, kind, example in (
+        ("algorithm", algorithm, Algorithm, "fv.FedVRA()"),
+        ("problem", problem, Problem, "fv.Supervised(model)"),
+        ("sampler", sampler, Sampler, "fv.Uniform(10)"),
+        ("work", work, Work, "fv.Epochs(2)"),
+    ):
+        given = (
+            f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
+        )
+        require(isinstance(value, kind), f"{name} must be an object such as {example}, got {given}.")

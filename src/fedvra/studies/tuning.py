@@ -1,0 +1,162 @@
+"""A search over hyper-parameters and options of one algorithm: every combination, the poor ones stopped early.
+
+from fedvra.studies.tuning import tune
+
+found = tune({"alpha": [0.01, 0.1, 1]}, {"task": "digits", "algorithm": "feddyn", "rounds": 30}, out="runs/tuned")
+print(found.best.given)
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import require, unknown_name
+from fedvra.runs.algorithm_text import make_algorithm, settings_of
+from fedvra.runs.config import OPTIONS, configure
+from fedvra.runs.files import write_json
+from fedvra.show.display import Silent, View
+from fedvra.show.tuning import Trial, Tuning
+from fedvra.state.folders import locked, make_folder, require_unused
+from fedvra.studies.comparing import Planned, Variant, play
+from fedvra.studies.execution import check
+
+PLAN = "tuning.json"
+"""What is tried, written before the first run, and what came of it."""
+KEPT = 3
+"""One in so many settings goes on for so many times the rounds."""
+LEAST = 2
+"""So many go on in any case."""
+LONG = 100
+"""Too long for the name of a folder."""
+NOT_TUNED = ("task", "algorithm", "set", "rounds", "seed", "workers", "targets")
+
+
+def tune(
+    over: Mapping[str, Sequence[Any] | Floats | Ints],
+    *layers: Mapping[str, Any],
+    out: str | Path,
+    seeds: Iterable[int] = (0,),
+    target: float | None = None,
+    full: bool = False,
+    view: View | None = None,
+) -> Tuning:
+    """Try every combination of the values in ``over`` with every seed.
+
+    Args:
+        over: hyper-parameters of the algorithm or options of ``fedvra run`` (``lr``, ``epochs``, ...), with values to try.
+        layers: options of ``fedvra run``, later ones winning; the algorithm is one of them.
+        out: a folder that is not in use; each run has its own in it.
+        target: rank by the rounds to this accuracy (in per cent); else by accuracy at the end.
+        full: play every setting to the last round. Else, where there are more than two, all are played for a third of the
+            rounds (a ninth, then a third, from 27 settings on), and the best third of them, at least two, goes on:
+            successive halving (Jamieson and Talwalkar, 2016). These come to bitwise what they would have come to anyway.
+        view: how runs are shown while they go on; not at all by default.
+    """
+    base, out, seeds = configure(*layers), Path(out), list(seeds)
+    require(bool(over), "say what to try, e.g. --over alpha=0.01,0.1,1.")
+    require(bool(seeds), "name at least one seed.")
+    require(target is None or 0 < target <= 100, f"the target is an accuracy in per cent, got {target}.")
+    lists = {
+        name.replace("-", "_"): tried.tolist() if isinstance(tried, np.ndarray) else list(tried)
+        for name, tried in over.items()
+    }
+    for name, tried in lists.items():
+        require(len(tried) > 0, f"{name}: name at least one value to try.")
+        require(len(set(map(str, tried))) == len(tried), f"{name}: every value is tried once.")
+    plan = {
+        "options": base.to_dict(),
+        "over": lists,
+        "seeds": seeds,
+        "target": target,
+        "full": full,
+    }
+    require_unused(out)
+    seen: set[str] = set()
+    for setting in settings_to_try(plan):
+        values = {f"{name}={value}" for name, value in setting.given.items()}
+        if values - seen:  # every value once, not every combination: that would take long
+            check(setting.planned[0].config)
+            seen |= values
+    make_folder(out)
+    with locked(out):
+        require_unused(out)  # still: another process may have come first
+        return _carry_out(plan, out, view or Silent())
+
+
+def resume_tuning(out: str | Path, workers: int | str | None = None, view: View | None = None) -> Tuning:
+    """Go on with a search that was interrupted; it comes to the same result."""
+    plan = json.loads((Path(out) / PLAN).read_text(encoding="utf-8"))["plan"]
+    if workers is not None:
+        plan["options"]["workers"] = workers
+    with locked(Path(out)):
+        return _carry_out(plan, Path(out), view or Silent())
+
+
+def rungs(rounds: int, settings: int) -> list[int]:
+    """After which rounds two thirds of the settings are left behind, and the last one.
+
+    >>> rungs(90, 2), rungs(90, 26), rungs(90, 27), rungs(2, 30)
+    ([90], [30, 90], [10, 30, 90], [1, 2])
+    """
+    steps = 0 if settings < KEPT else 1 if settings < KEPT**3 else 2
+    return sorted({max(1, rounds // KEPT**k) for k in range(steps + 1)}) if rounds else [rounds]
+
+
+class Candidate(NamedTuple):
+    """A combination of values, and its runs, one per seed."""
+
+    given: dict[str, Any]
+    folder: str
+    planned: list[Planned]
+
+
+def settings_to_try(plan: Mapping[str, Any]) -> list[Candidate]:
+    """Every combination of the values in the plan's ``over``, on top of its ``options``, with its ``seeds``."""
+    base, over = configure(plan["options"]), plan["over"]
+    fields = settings_of(make_algorithm(base.algorithm, {}))
+    options = [name for name in OPTIONS if name not in NOT_TUNED]
+    for name in over:
+        if name not in (*fields, *options):
+            raise unknown_name(f"hyper-parameter of {base.algorithm} or option", name, [*fields, *options])
+    made = []
+    for k, values in enumerate(itertools.product(*over.values())):
+        given = dict(zip(over, values, strict=True))
+        layer = {name: value for name, value in given.items() if name not in fields}
+        layer["set"] = {name: value for name, value in given.items() if name in fields}
+        variant = Variant(base.algorithm, given)
+        folder = variant.slug if len(variant.slug) < LONG else f"setting-{k + 1}"  # tables of many clients
+        runs = [
+            Planned(variant.label, f"{folder}/seed-{seed}", configure(plan["options"], layer, {"seed": seed}))
+            for seed in plan["seeds"]
+        ]
+        made.append(Candidate(given, folder, runs))
+    return made
+
+
+def _carry_out(plan: dict[str, Any], out: Path, view: View) -> Tuning:
+    """Rung by rung; what is there already is not played again."""
+    write_json(out / PLAN, {"plan": plan, "result": None})
+    base, settings, target = configure(plan["options"]), settings_to_try(plan), plan["target"]
+    going, trials = list(range(len(settings))), {}
+    ladder = [base.rounds] if plan["full"] else rungs(base.rounds, len(settings))
+    for rounds in ladder:
+        for i in going:
+            until = [replace(each, config=replace(each.config, rounds=rounds)) for each in settings[i].planned]
+            runs = [play(planned, out, view) for planned in until]
+            trials[i] = Trial(settings[i].given, settings[i].folder, runs)
+        going.sort(key=lambda i: trials[i].until(rounds).rank(target))
+        if rounds < base.rounds:
+            going = going[: max(LEAST, -(-len(going) // KEPT))]
+    behind = sorted(trials.keys() - set(going), key=lambda i: (-trials[i].rounds, trials[i].rank(target)))
+    tuning = Tuning(base, plan["over"], [trials[i] for i in (*going, *behind)], target, out)
+    tuning.write()
+    write_json(out / PLAN, {"plan": plan, "result": tuning.to_dict()})
+    return tuning

@@ -1,0 +1,370 @@
+"""The strategy against clients in memory: equal to the simulator, and exact under every fault."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.clientapp import ClientApp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import fedvra as fv
+import fedvra.flower
+from fedvra.flower import Ledger, LocalWork, Strategy, node
+from fedvra.flower.client_ledger import Page, Stamp
+from fedvra.flower.protocol import Errand, Order
+from flower_grid import FakeGrid, make_nodes, quadratic
+
+ETA, ROUNDS = 0.05, 6
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No power cut is tested here, and nobody answers later than at once."""
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+    monkeypatch.setattr("fedvra.flower.roster.POLL_SECONDS", 0.0)
+
+
+def make_strategy(folder: Path, algorithm: fv.Algorithm | None = None, **options: Any) -> Strategy:
+    given: dict[str, Any] = {
+        "problem": quadratic(),
+        "clients": 3,
+        "sampler": fv.Full(),
+        "work": fv.Steps(3),
+        "lr": ETA,
+        "folder": folder / "server",
+        "wait": 0,
+        **options,
+    }
+    return Strategy(algorithm or fv.FedVRA(gamma=0.5, a=2), **given)
+
+
+def run(strategy: Strategy, grid: FakeGrid, rounds: int = ROUNDS, timeout: float = 0.01) -> None:
+    strategy.start(grid, num_rounds=rounds, timeout=timeout)
+
+
+ALGORITHMS = [
+    fv.FedAvg(),
+    fv.FedProx(mu=0.1),
+    fv.FedNova(),
+    fv.Scaffold(),
+    fv.VRLSGD(),
+    fv.FedADMM(gamma=0.5),
+    fv.FedPD(gamma=0.5),
+    fv.FedDyn(alpha=0.5),
+    fv.FedVRA(gamma=0.5, a=2),
+    fv.FedVRA(),
+    fv.FedVRAU(gamma=0.5, a=2),
+]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+def test_every_algorithm_gives_the_simulators_x0(algorithm: fv.Algorithm, tmp_path: Path) -> None:
+    sampler = fv.Full() if algorithm.everyone_takes_part else fv.Uniform(2)
+    options = {"sampler": sampler, "work": fv.Steps(3), "lr": ETA, "weights": [1, 2, 3]}
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    strategy = make_strategy(tmp_path, algorithm, **options)
+    run(strategy, grid)
+    expected = fv.simulate(algorithm, problem=quadratic(), rounds=ROUNDS, workers=1, **options)
+    np.testing.assert_allclose(strategy.books.x0, expected.x0, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(strategy.books.lam, expected.lam, rtol=1e-12, atol=1e-14)
+    assert strategy.audit(grid).relative < 1e-12
+    assert strategy.audit(grid).missing == {}
+
+
+FAULTS = ["unsent", "silent", "raises", "late", "twice"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("algorithm", [fv.FedVRA(gamma=0.5, a=2), fv.Scaffold()], ids=lambda a: a.name)
+def test_a_fault_leaves_the_duals_exact(fault: str, algorithm: fv.Algorithm, tmp_path: Path) -> None:
+    """Client 1 fails in rounds 2 and 3; without the protocol the gap would be there for good (see test_naive)."""
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    grid.fault = lambda o: fault if o.errand == Errand.TRAIN and o.client == 1 and o.round in (1, 2) else ""
+    strategy = make_strategy(tmp_path, algorithm)
+    run(strategy, grid)
+    lost = [] if fault == "twice" else [2, 3]
+    assert [record["round"] for record in strategy.records if 1 in record["lost"]] == lost
+    assert strategy.records[-1]["counted"] == [0, 1, 2]
+    assert strategy.books.lam.norm() > 0.01
+    assert strategy.audit(grid).relative < 1e-12
+
+
+# -- what the protocol is for ------------------------------------------------------------------------------------------------
+
+
+class NaiveLedger(Ledger):
+    """What a client does that keeps its newest dual whatever became of the upload (as Flower's Context.state would)."""
+
+    def settle(self, counted: str, stamp: Stamp, restore: Mapping[str, Tensor] | None = None) -> None:
+        newest = self.page.pending or self.page.committed
+        self._turn_to(Page(newest, None, stamp))
+
+
+@pytest.mark.parametrize("fault", ["silent", "raises", "late"])
+def test_the_naive_variant_breaks_for_good(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "Ledger", NaiveLedger)
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    grid.fault = lambda o: fault if o.errand == Errand.TRAIN and o.client == 1 and o.round == 1 else ""
+    strategy = make_strategy(tmp_path)
+    run(strategy, grid, rounds=20)
+    assert strategy.audit(grid).relative > 0.01
+    x_star = quadratic().minimiser()
+    assert (strategy.books.x0 - x_star).norm() > 1e-3  # and it converges, but elsewhere
+
+
+def test_with_the_protocol_it_still_converges_to_the_minimiser(tmp_path: Path) -> None:
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    grid.fault = lambda o: "silent" if o.errand == Errand.TRAIN and o.client == 1 and o.round in (1, 5, 9) else ""
+    strategy = make_strategy(tmp_path, fv.FedVRA(gamma=1.0, a=1), work=fv.Steps(5))
+    run(strategy, grid, rounds=150)
+    assert (strategy.books.x0 - quadratic().minimiser()).norm() < 1e-6
+
+
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    faults=st.lists(
+        st.tuples(*[st.sampled_from(["", "", "unsent", "silent", "raises", "late", "twice", "wiped"])] * 3),
+        min_size=1,
+        max_size=7,
+    ),
+    deaths=st.lists(st.sampled_from(["", "", "before", "after"]), min_size=7, max_size=7),
+    shadow=st.booleans(),
+    algorithm=st.sampled_from([fv.FedVRA(gamma=0.5, a=2), fv.Scaffold(), fv.FedDyn(alpha=0.5)]),
+)
+def test_no_sequence_of_faults_breaks_the_invariant(
+    faults: list[tuple[str, ...]], deaths: list[str], shadow: bool, algorithm: fv.Algorithm, tmp_path_factory: Any
+) -> None:
+    """Replies lost, late and doubled, disks wiped, the server dead before and after its checkpoint, in any order."""
+    folder = tmp_path_factory.mktemp("faults")
+    grid = FakeGrid(make_nodes(quadratic(), folder))
+
+    def fault(order: Order) -> str:
+        if order.errand != Errand.TRAIN or order.round >= len(faults):
+            return ""
+        what = faults[order.round][order.client]
+        if what == "wiped":
+            grid.nodes[100 + order.client].wipe()
+            return ""
+        return what
+
+    grid.fault = fault
+    strategy = reopened(None, folder, grid, algorithm, shadow)
+    while strategy.books.round < len(faults):
+        death = deaths[strategy.books.round]
+        deaths[strategy.books.round] = ""
+        if death == "before":
+            strategy.save = lambda: _die()  # type: ignore[method-assign]
+        with suppress(Died):
+            strategy.play(grid)
+        if death:
+            strategy = reopened(strategy, folder, grid, algorithm, shadow)
+    for _ in range(3):  # a lost dual is detected in one round, restored in the next
+        strategy.play(grid)
+    found = strategy.audit(grid)
+    assert found.missing == {}
+    assert found.gap <= 1e-10 * max(1.0, found.norm)
+    assert strategy.records[-1]["counted"] == [0, 1, 2]
+
+
+class Died(BaseException):
+    pass
+
+
+def _die() -> None:
+    raise Died
+
+
+def reopened(dead: Strategy | None, folder: Path, grid: FakeGrid, algorithm: fv.Algorithm, shadow: bool) -> Strategy:
+    """A new server on the books of the old one."""
+    strategy = make_strategy(folder, algorithm, shadow=shadow)
+    strategy.timeout = 0.001
+    strategy.open(grid)
+    return strategy
+
+
+# -- restarts and repairs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_server_that_dies_around_its_checkpoint_changes_nothing(when: str, tmp_path: Path) -> None:
+    whole = make_strategy(tmp_path / "whole")
+    run(whole, FakeGrid(make_nodes(quadratic(), tmp_path / "whole")))
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    first = make_strategy(tmp_path)
+    run(first, grid, rounds=2)
+    if when == "before":
+        first.save = lambda: _die()  # type: ignore[method-assign]
+    with suppress(Died):
+        first.play(grid)
+    second = make_strategy(tmp_path)
+    run(second, grid)
+    assert second.records[0]["round"] == (3 if when == "before" else 4)
+    torch.testing.assert_close(second.books.x0, whole.books.x0, rtol=0, atol=0)
+    torch.testing.assert_close(second.books.lam, whole.books.lam, rtol=0, atol=0)
+    assert second.audit(grid).relative < 1e-12
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+@pytest.mark.parametrize("wiped", [[1], [0, 2], [0, 1, 2]])
+def test_lost_duals_are_detected_and_restored(shadow: bool, wiped: list[int], tmp_path: Path) -> None:
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    strategy = make_strategy(tmp_path, shadow=shadow)
+    run(strategy, grid, rounds=3)
+    before = [Ledger.of(tmp_path / f"node{i}", strategy.books.experiment, i) for i in range(3)]
+    for i in wiped:
+        grid.nodes[100 + i].wipe()
+    strategy.play(grid)
+    assert sorted(strategy.records[-1]["lost"]) == wiped
+    assert "lost its state" in strategy.records[-1]["lost"][wiped[0]]
+    strategy.play(grid)
+    assert strategy.records[-1]["counted"] == [0, 1, 2]
+    audit = strategy.audit(grid)
+    assert audit.missing == {}
+    assert audit.relative < 1e-12
+    assert before[wiped[0]].page.committed.ticket not in strategy.books.tickets.values()
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_one_lost_dual_comes_back_as_it_was(shadow: bool, tmp_path: Path) -> None:
+    """So the run is that of a federation in which the client had merely been silent for a round."""
+
+    def play(folder: Path, wiped: bool) -> Strategy:
+        grid = FakeGrid(make_nodes(quadratic(), folder))
+        strategy = make_strategy(folder, shadow=shadow)
+        run(strategy, grid, rounds=3)
+        if wiped:
+            grid.nodes[101].wipe()
+        else:
+            grid.fault = lambda o: "silent" if o.client == 1 and o.round == 3 else ""
+        run(strategy, grid, rounds=6)
+        return strategy
+
+    lost, silent = play(tmp_path / "lost", wiped=True), play(tmp_path / "silent", wiped=False)
+    assert [r["counted"] for r in lost.records] == [r["counted"] for r in silent.records]
+    torch.testing.assert_close(lost.books.x0, silent.books.x0, rtol=0 if shadow else 1e-12, atol=0 if shadow else 1e-13)
+
+
+def test_a_repair_waits_for_those_it_needs(tmp_path: Path) -> None:
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    strategy = make_strategy(tmp_path)
+    run(strategy, grid, rounds=3)
+    grid.nodes[101].wipe()
+    strategy.play(grid)
+    grid.offline = {102}
+    strategy.play(grid)
+    assert strategy.records[-1]["lost"] == {1: "awaits repair", 2: "is not connected"}
+    grid.offline = set()
+    strategy.play(grid)
+    assert strategy.records[-1]["counted"] == [0, 1, 2]
+    assert strategy.audit(grid).relative < 1e-12
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_restarted_node_is_known_by_its_client_number_and_its_loss_is_seen_at_once(
+    bound: bool, tmp_path: Path
+) -> None:
+    """By its key where nodes are authenticated; without, it comes back with another."""
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    grid.nodes[101].key = b"its own" if bound else b""
+    strategy = make_strategy(tmp_path, bind_keys=bound)
+    run(strategy, grid, rounds=2)
+    grid.nodes[777] = grid.nodes.pop(101)  # the same client under a new node number
+    grid.nodes[777].wipe()
+    strategy.play(grid)
+    assert strategy.records[-1]["counted"] == [0, 1, 2]
+    assert strategy.audit(grid).relative < 1e-12
+
+
+# -- the rest ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_waits_for_all_clients_before_the_first_round(tmp_path: Path) -> None:
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path), offline={101})
+    with pytest.raises(fv.FedvraError, match=r"2 of 3 clients are connected \(missing: 1\)"):
+        run(make_strategy(tmp_path), grid)
+
+
+def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    run(make_strategy(tmp_path), grid, rounds=1)
+    with pytest.raises(fv.UsageError, match="another experiment"):
+        run(make_strategy(tmp_path, seed=1), grid)
+
+
+def test_methods_for_everybody_play_no_round_without_somebody(tmp_path: Path) -> None:
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path))
+    grid.fault = lambda o: "silent" if o.errand == Errand.TRAIN and o.client == 1 and o.round == 1 else ""
+    strategy = make_strategy(tmp_path, fv.VRLSGD())
+    run(strategy, grid, rounds=3)
+    assert [record["counted"] for record in strategy.records] == [[0, 1, 2], [], [0, 1, 2]]
+    assert strategy.audit(grid).relative < 1e-12
+
+
+def test_rounds_without_communication_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(fv.UsageError, match="set skip to 0"):
+        run(make_strategy(tmp_path, fv.FedPD(skip=0.9)), FakeGrid(make_nodes(quadratic(), tmp_path)))
+
+
+def test_the_clients_are_asked_for_their_losses_where_the_sampler_wants_them(tmp_path: Path) -> None:
+    options = {"sampler": fv.PowerOfChoice(1, candidates=3), "work": fv.Steps(3), "lr": ETA}
+    strategy = make_strategy(tmp_path, **options)
+    run(strategy, FakeGrid(make_nodes(quadratic(), tmp_path)))
+    expected = fv.simulate(fv.FedVRA(gamma=0.5, a=2), problem=quadratic(), rounds=ROUNDS, workers=1, **options)
+    assert [record["cohort"] for record in strategy.records] == [m["cohort"] for m in expected.metrics]
+    np.testing.assert_allclose(strategy.books.x0, expected.x0, rtol=1e-12)
+
+
+def test_steps_by_hand_are_the_librarys_own(tmp_path: Path) -> None:
+    problem, app = quadratic(), ClientApp()
+
+    @app.train()
+    @fedvra.flower.client(problem=problem)
+    def train(work: LocalWork) -> Tensor:
+        x = work.x0
+        for _ in range(work.steps):
+            x = work.step(x, problem.A[work.client] @ x - problem.b[work.client])
+        return x - work.x0
+
+    strategy = make_strategy(tmp_path)
+    run(strategy, FakeGrid(make_nodes(problem, tmp_path, app)))
+    expected = fv.simulate(
+        fv.FedVRA(gamma=0.5, a=2),
+        problem=problem,
+        sampler=fv.Full(),
+        work=fv.Steps(3),
+        lr=ETA,
+        rounds=ROUNDS,
+        workers=1,
+    )
+    np.testing.assert_allclose(strategy.books.x0, expected.x0, rtol=1e-10)
+
+
+def test_flower_is_needed_only_by_those_who_use_it() -> None:
+    code = (
+        "import sys; sys.modules['flwr'] = None\n"
+        "import fedvra, fedvra.flower\n"
+        "fedvra.FedVRA()\n"
+        "try:\n    fedvra.flower.Strategy\n"
+        "except fedvra.UsageError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "fedvra.flower needs Flower, which is not installed: pip install 'fedvra[flower]'.\n"
+
+
+def test_a_cohort_without_weight_leaves_the_books_as_they_were(tmp_path: Path) -> None:
+    options = {"sampler": fv.Replay([[1, 2], [0]]), "weights": [0, 1, 1]}
+    strategy = make_strategy(tmp_path, fv.FedAvg(), **options)
+    with pytest.raises(fv.UsageError, match="weights that sum to zero"):
+        run(strategy, FakeGrid(make_nodes(quadratic(), tmp_path)), rounds=2)
+    one = fv.simulate(fv.FedAvg(), problem=quadratic(), work=fv.Steps(3), lr=ETA, rounds=1, workers=1, **options)
+    np.testing.assert_allclose(strategy.books.x0, one.x0, rtol=1e-12, atol=1e-14)

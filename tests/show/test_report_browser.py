@@ -1,0 +1,283 @@
+"""The page of a report in a real browser: Debian's chromium without a window, driven by Playwright.
+
+Where there is none these tests are skipped; `make test` installs it where apt may.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedvra.show.gather import gather
+from fedvra.show.page import write_report
+from fedvra.show.tables import as_csv, as_latex
+from runs_on_disk import comparison, store
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return comparison(tmp_path_factory.mktemp("browser") / "runs")
+
+
+class Opened:
+    """A page, with whatever went wrong on it and whatever it asked for."""
+
+    def __init__(self, browser: Any, file: Path, viewport: dict[str, int] = WIDE, **options: Any) -> None:
+        self.context = browser.new_context(
+            viewport=viewport, permissions=["clipboard-read", "clipboard-write"], **options
+        )
+        self.context.set_default_timeout(120_000)  # a busy machine is no failure
+        self.page = self.context.new_page()
+        self.troubles: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.troubles.append(message.text))
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def picture(self, chart: int = 0) -> str:
+        """What is drawn in a plot, down to the pixel."""
+        return str(self.page.locator(".plot canvas").nth(chart).evaluate("canvas => canvas.toDataURL()"))
+
+    def chip(self, label: str) -> Any:
+        return self.page.locator("#groups button", has_text=label)
+
+    def tool(self, name: str, chart: int = 0) -> Any:
+        return self.page.locator(".card .tools").nth(chart).get_by_role("button", name=name)
+
+    def copied(self, button: str) -> str:
+        self.page.get_by_role("button", name=button).click()
+        self.page.wait_for_function("document.getElementById('copied').textContent !== ''")
+        return str(self.page.evaluate("navigator.clipboard.readText()"))
+
+    def overflow(self) -> int:
+        return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+    def plain(self) -> None:
+        """Nothing went wrong, and nothing but the page itself and what is in it was loaded."""
+        assert self.troubles == []
+        assert [url for url in self.requests if not url.startswith(("file:", "data:"))] == []
+        assert len([url for url in self.requests if url.startswith("file:")]) == 1
+
+
+@pytest.fixture
+def opened(browser: Any, runs: Path, tmp_path: Path) -> Iterator[Opened]:
+    page = Opened(browser, write_report([runs], tmp_path / "report.html"))
+    yield page
+    page.plain()
+    page.context.close()
+
+
+def test_it_shows_every_part(opened: Opened) -> None:
+    page = opened.page
+    assert page.locator("h1").inner_text() == "digits"
+    assert page.locator("#charts .card").count() == 3
+    headings = page.locator("#further-charts h3").all_inner_texts()
+    assert headings == ["Ξ: distance of duals to gradients", "Squared norm of the gradient"]
+    assert page.locator("#rounds-bars .bar").count() == 3
+    assert page.locator("#results tbody tr").count() == 3
+    assert page.locator("#time-bars .bar").count() == 3
+    assert "gamma" in page.locator("#differ").inner_text()
+    assert page.locator("#differ mark").count() > 3
+
+
+def test_hiding_an_algorithm_changes_plots_bars_and_table(opened: Opened) -> None:
+    before = opened.picture(), opened.picture(1)
+    opened.chip("SCAFFOLD").click()
+    assert opened.chip("SCAFFOLD").get_attribute("aria-pressed") == "false"
+    assert opened.picture() != before[0]
+    assert opened.picture(1) != before[1]
+    assert opened.page.locator("#results tbody th").all_inner_texts() == ["FedAvg", "FedVRA"]
+    assert opened.page.locator("#rounds-bars .bar").count() == 2
+    opened.chip("SCAFFOLD").click()
+    assert opened.picture() == before[0]
+
+
+def test_all_may_be_hidden_and_shown_again(opened: Opened) -> None:
+    before = opened.picture()
+    for label in ("FedAvg", "FedVRA", "SCAFFOLD"):
+        opened.chip(label).click()
+    assert opened.page.locator("#results tbody tr").count() == 0
+    opened.chip("show all").click()
+    assert opened.picture() == before
+
+
+def test_a_logarithmic_axis_and_other_things_to_draw_over(opened: Opened) -> None:
+    seen = {opened.picture()}
+    opened.tool("Logarithmic axis").click()
+    assert opened.page.locator("#charts h3").first.inner_text() == "Test error"
+    seen.add(opened.picture())
+    for axis in ("bytes", "seconds"):
+        opened.page.select_option("#axis", axis)
+        seen.add(opened.picture())
+    opened.page.check("#log-x")
+    seen.add(opened.picture())
+    assert len(seen) == 5
+
+
+def test_hovering_tells_the_values(opened: Opened) -> None:
+    over = opened.page.locator(".u-over").first
+    box = over.bounding_box()
+    opened.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 40)
+    tip = opened.page.locator(".tip").first
+    assert tip.is_visible()
+    lines = tip.inner_text().splitlines()
+    assert lines[0] == "round 4"
+    assert "94.00 ± 1.41%" in tip.inner_text()
+    assert tip.inner_text().index("FedVRA") < tip.inner_text().index("FedAvg"), "not in the order of the lines"
+
+
+def test_dragging_zooms_and_a_double_click_shows_all_again(opened: Opened) -> None:
+    before = opened.picture()
+    box = opened.page.locator(".u-over").first.bounding_box()
+    opened.page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 50)
+    opened.page.mouse.down()
+    opened.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 60, steps=4)
+    opened.page.mouse.up()
+    assert opened.picture() != before
+    opened.page.locator(".u-over").first.dblclick()
+    assert opened.picture() == before
+
+
+def test_the_keyboard_does_all_that(opened: Opened) -> None:
+    before = opened.picture()
+    plot = opened.page.locator(".plot").first
+    plot.focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert "round 1" in opened.page.locator(".tip").first.inner_text()
+    opened.page.keyboard.press("ArrowRight")
+    assert "round 2" in opened.page.locator(".tip").first.inner_text()
+    opened.page.keyboard.press("+")
+    assert opened.picture() != before
+    opened.page.keyboard.press("0")
+    assert opened.picture() == before
+    opened.chip("FedAvg").focus()
+    opened.page.keyboard.press("Space")
+    assert opened.chip("FedAvg").get_attribute("aria-pressed") == "false"
+    assert opened.page.evaluate("document.activeElement.textContent").startswith("FedAvg"), "focus was lost"
+
+
+def test_targets_can_be_chosen(opened: Opened) -> None:
+    page = opened.page
+    page.get_by_role("radio", name="90%").click()
+    bars = page.locator("#rounds-bars .bar").all_inner_texts()
+    assert [bar.split("\n")[-1] for bar in bars] == ["not in 4 rounds", "3.5 ± 0.7", "1 of 2 runs"]
+    sent = page.locator("#bytes-bars .bar").all_inner_texts()
+    assert "8 kB" in sent[2]
+    assert "published: 16 kB, with 2 vectors up and 2 down" in sent[2]
+    page.keyboard.press("ArrowLeft")
+    assert page.get_by_role("radio", name="50%").get_attribute("aria-checked") == "true"
+    assert "not in" not in page.locator("#rounds-bars").inner_text()
+
+
+def test_the_copied_table_is_right(opened: Opened, runs: Path) -> None:
+    (experiment,) = gather([runs])
+    rows = [group.row(experiment.targets) for group in experiment.groups]
+    assert opened.copied("Copy as CSV") == as_csv(rows, experiment.targets).text()
+    assert opened.copied("Copy as LaTeX") == as_latex(rows, experiment.targets).text()
+    opened.chip("SCAFFOLD").click()
+    left = csv.DictReader(io.StringIO(opened.copied("Copy as CSV")))
+    assert [line["algorithm"] for line in left] == ["FedAvg", "FedVRA"]
+    assert "SCAFFOLD" not in opened.copied("Copy as LaTeX")
+
+
+def test_it_copies_also_where_the_clipboard_is_refused(opened: Opened) -> None:
+    opened.page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('refused')); }")
+    assert opened.copied("Copy as CSV").startswith("algorithm,finished,")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_system_until_they_are_chosen(browser: Any, runs: Path, tmp_path: Path, scheme: str) -> None:
+    opened = Opened(browser, write_report([runs], tmp_path / "report.html"), color_scheme=scheme)
+
+    def brightness() -> float:
+        colour = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")) / (3 * 255)
+
+    assert (brightness() < 0.3) == (scheme == "dark")
+    assert (brightness() > 0.9) == (scheme == "light")
+    drawn = opened.picture()
+    switch = opened.page.locator("#theme")
+    switch.click()
+    assert (switch.inner_text(), brightness() > 0.9) == ("Light", True)
+    switch.click()
+    assert (switch.inner_text(), brightness() < 0.3) == ("Dark", True)
+    switch.click()
+    assert switch.inner_text() == "Auto"
+    assert opened.picture() == drawn
+    opened.plain()
+    opened.context.close()
+
+
+@pytest.mark.parametrize("viewport", [PHONE, {"width": 760, "height": 900}, WIDE], ids=["phone", "tablet", "desk"])
+def test_nothing_sticks_out_sideways(browser: Any, runs: Path, tmp_path: Path, viewport: dict[str, int]) -> None:
+    store(tmp_path / "more" / "1", [0.3, 0.4], epochs="1-5", set={"gamma": 0.1, "a": 10, "d": "1/p"})
+    store(tmp_path / "more" / "2", [0.3, 0.4], epochs="1-5", set={"gamma": 0.01, "a": 5, "d": 12.5})
+    opened = Opened(browser, write_report([runs, tmp_path / "more"], tmp_path / "report.html"), viewport)
+    for choice in ("0", "1", "-1"):
+        opened.page.select_option("#experiment", choice)
+        assert opened.overflow() == 0, choice
+        widths = opened.page.locator(".plot .u-wrap").evaluate_all(
+            "all => all.map(each => each.getBoundingClientRect().right)"
+        )
+        assert all(right <= viewport["width"] for right in widths)
+    opened.plain()
+    opened.context.close()
+
+
+def test_every_control_has_a_name(opened: Opened) -> None:
+    nameless = opened.page.evaluate(
+        """() => {
+          const named = (each) => each.textContent.trim() || each.labels?.length
+            || ["aria-label", "aria-labelledby", "alt"].some((name) => each.getAttribute(name));
+          const all = [...document.querySelectorAll("button, select, input, img, [tabindex='0']")];
+          return all.filter((each) => !each.closest("[hidden]") && !named(each)).map((each) => each.outerHTML);
+        }"""
+    )
+    assert nameless == []
+
+
+def test_a_name_from_a_run_stays_text(browser: Any, tmp_path: Path) -> None:
+    store(tmp_path / "runs" / "1", [0.3, 0.4], split="dirichlet:0.2")
+    page = write_report([tmp_path / "runs"], tmp_path / "report.html")
+    page.write_text(page.read_text().replace('"label":"FedVRA"', '"label":"\\u003cimg src=x onerror=alert(1)>"'))
+    opened = Opened(browser, page)
+    assert opened.page.locator("#groups button").inner_text().strip() == "<img src=x onerror=alert(1)>"
+    assert "<img src=x" in opened.page.locator("#time-bars").inner_text()
+    assert opened.page.locator("img[src=x]").count() == 0
+    opened.plain()
+    opened.context.close()
+
+
+def test_runs_with_little_to_say(browser: Any, tmp_path: Path) -> None:
+    """One that diverged at once, one still going on, one of a single round."""
+    store(tmp_path / "runs" / "1", [], status="diverged")
+    store(tmp_path / "runs" / "2", [0.2, 0.3], status=None, algorithm="fedavg")
+    store(tmp_path / "runs" / "3", [0.2], algorithm="fedprox")
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    chips = opened.page.locator("#groups button").all_inner_texts()
+    assert [chip.strip() for chip in chips] == ["FedVRA · diverged", "FedAvg · unfinished", "FedProx"]
+    assert opened.page.locator("#results tbody tr").count() == 3
+    opened.plain()
+    opened.context.close()

@@ -1,0 +1,43 @@
+"""The study of docs/adaptive.md is the code's: its tables are those of the kept runs, and a kept run can be made again."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import fedvra as fv
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/adaptive.md").read_text(encoding="utf-8").splitlines()
+
+
+def load(name: str) -> ModuleType:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+
+
+def test_tables_of_the_page_are_those_of_the_runs() -> None:
+    for table in load("adaptive_tables").TABLES:
+        lines = [line for line in table() if line]
+        start = PAGE.index(lines[0])
+        assert PAGE[start : start + len(lines)] == lines, f"docs/adaptive.md: put the output of {table.__name__} there"
+        assert not PAGE[start + len(lines)].startswith("|")
+
+
+@pytest.mark.parametrize("kind", ["mild", "stiff"])
+def test_a_kept_run_of_auto_can_be_made_again(kind: str) -> None:
+    """In float64 with exact gradients, so another machine has the same run. Who changes the rule has to repeat the study."""
+    study = load("adaptive")
+    kept = json.loads((study.RESULTS / "adaptive-grids.json").read_text())[f"quadratics, {kind} | auto | seed 0"]
+    again = study.quadratic(*study.QUADRATICS[kind], 0, fv.FedVRA())
+    np.testing.assert_allclose(again["curve"], kept["curve"], atol=1e-3)
+    np.testing.assert_allclose(again["sigma"], kept["sigma"], atol=2e-3)
