@@ -65,7 +65,7 @@ def play(
             record = federation.round()
             curve.append(round(measure(federation, record), 4))
             if federation.state.memory.numbers:
-                sigmas.append(round(Pace(*federation.state.memory.numbers).sigma, 3))
+                sigmas.append(round(Pace(**federation.state.memory.numbers).sigma, 3))
     except fv.DivergedError:
         curve.append(float("nan"))
     finally:

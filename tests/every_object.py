@@ -239,6 +239,10 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
         lambda: fv.Cohort(0, N, *(np.arange(3) for _ in range(6))),
         lambda: fv.Cohort(0, N, *(np.arange(2) for _ in range(6))),
     ),
+    "coefficients": (
+        lambda: fv.Coefficients(np.ones(3), np.zeros(3), np.ones(3)),
+        lambda: fv.Coefficients(np.ones(3), np.zeros(3), np.zeros(3)),
+    ),
     "solver": (fv.SolverSettings, lambda: fv.SolverSettings(path="eager")),
     "median norm": (lambda: fv.MedianNorm(2), lambda: fv.MedianNorm(3)),
     "multi-krum": (lambda: fv.MultiKrum(1), lambda: fv.MultiKrum(2)),

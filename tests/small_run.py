@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.config import configure
+from fedvra.runs.options import RunConfig
 
 SMALL = {
     "task": "digits", "rounds": 10, "clients": 20, "cohort": 5, "steps": 1, "workers": 1, "model": "linear",

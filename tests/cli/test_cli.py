@@ -20,8 +20,9 @@ from fedvra.cli import VERBS, demo, main
 from fedvra.cli._options import parse_seeds
 from fedvra.core.errors import UsageError
 from fedvra.data.sources import SOURCES
-from fedvra.runs.config import OPTIONS, configure, read_config
+from fedvra.runs.config import configure, read_config
 from fedvra.runs.files import RunFolder
+from fedvra.runs.options import OPTIONS
 
 SMALL = ["--clients", "20", "--cohort", "5", "--rounds", "2", "--workers", "1", "--model", "linear"]
 

@@ -14,7 +14,8 @@ from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import UsageError
 from fedvra.policies import auto, inverse_p
 from fedvra.runs.algorithm_text import make_algorithm, settings_of, written
-from fedvra.runs.config import OPTIONS, RunConfig, build, configure, read_config
+from fedvra.runs.config import build, configure, read_config
+from fedvra.runs.options import OPTIONS, RunConfig
 from fedvra.tasks import TASKS
 
 

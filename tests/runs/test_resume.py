@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from crashes import outcome, untimed
 from fedvra.cli import main
 from fedvra.core.errors import FedvraError, RunInterrupt, UsageError
-from fedvra.runs.config import RunConfig
 from fedvra.runs.files import Record, RunFolder
+from fedvra.runs.options import RunConfig
 from fedvra.state.durable import snapshots
 from fedvra.studies import comparing
 from fedvra.studies.comparing import compare, resume_comparison

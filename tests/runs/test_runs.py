@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from fedvra.core.errors import UsageError
-from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.config import configure
 from fedvra.runs.files import Record, RunFolder, RunSummary, finite
 from fedvra.runs.history import rounds_to
+from fedvra.runs.options import RunConfig
 from fedvra.state.folders import next_free
 from fedvra.studies.execution import execute
 

@@ -12,9 +12,10 @@ import pytest
 
 from fedvra.cli import main
 from fedvra.core.errors import UsageError
-from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.config import configure
 from fedvra.runs.files import RunFolder
 from fedvra.runs.history import numbers
+from fedvra.runs.options import RunConfig
 from fedvra.runs.trackers import TRACKERS
 from fedvra.runs.trackers.base import Tracked
 from fedvra.studies.execution import execute, resume

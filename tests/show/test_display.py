@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.config import configure
 from fedvra.runs.files import Record, RunSummary
+from fedvra.runs.options import RunConfig
 from fedvra.show.display import (
     LiveView,
     PlainView,

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from fedvra.core.errors import UsageError
-from fedvra.runs.config import OPTIONS, read_config
+from fedvra.runs.config import read_config
+from fedvra.runs.options import OPTIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fedvra.cli._options import json_option
-from fedvra.runs.config import OPTIONS
+from fedvra.runs.options import OPTIONS
 
 folder_option = click.option(
     "--folder", metavar="DIR", help="Where data sets are kept. [default: $FEDVRA_DATA or ~/.cache/fedvra]"

@@ -29,8 +29,8 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
     """
     from fedvra.cli import compare, run, tune
     from fedvra.core.errors import require
-    from fedvra.runs.config import OPTIONS
     from fedvra.runs.files import PLAN
+    from fedvra.runs.options import OPTIONS
     from fedvra.show.display import make_console, make_view
     from fedvra.studies import tuning
     from fedvra.studies.comparing import resume_comparison

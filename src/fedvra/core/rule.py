@@ -33,6 +33,7 @@ from torch import Tensor
 
 from fedvra.core.cohort import Floats
 from fedvra.core.errors import require
+from fedvra.core.objects import Value
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def effective_steps(totals: Totals) -> float:
 
 
 @dataclass(frozen=True)
-class Coefficients:
+class Coefficients(Value):
     """What an algorithm says of a round: its row of the table, arrays over the cohort [M]."""
 
     gamma: Floats

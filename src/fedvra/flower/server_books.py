@@ -19,6 +19,7 @@ from fedvra.core.cohort import Ints
 from fedvra.core.errors import FedvraError, UsageError, require
 from fedvra.flower.client_ledger import new_ticket
 from fedvra.flower.private import private_files
+from fedvra.flower.protocol import Answer
 from fedvra.flower.roster import fingerprint
 from fedvra.state.durable import intact_snapshots, save_snapshot, snapshots
 
@@ -52,6 +53,24 @@ class Books:
     """lam_i that goes along with the next message to a client that lost its own."""
     shadow: dict[int, Tensor] = field(default_factory=dict)
     """The server's copy of every lam_i, where it keeps one."""
+
+    def introduce(self, answer: Answer, key: str | None, max_samples: int) -> str | None:
+        """Write down what a client says of itself; returns why it is not believed, or None. ``key`` None binds nothing."""
+        client = answer.client
+        if not 0 <= client < len(self.samples):
+            return f"there are clients 0 to {len(self.samples) - 1}"
+        known = int(self.samples[client])
+        if not 1 <= answer.samples <= max_samples or known not in (0, answer.samples):
+            return f"it holds {answer.samples} samples; at the start it had {known}, and {max_samples} is the most"
+        if key is not None and (refusal := self.claim(client, key)) is not None:
+            return refusal
+        self.samples[client] = answer.samples
+        return None
+
+    def keeps_pace(self, answer: Answer) -> bool:
+        """Whether a client has the state that was counted last, or will be sent it."""
+        counted = self.tickets.get(answer.client, "")
+        return counted in (answer.committed, answer.pending) or answer.client in self.restores
 
     def claim(self, client: int, key: str) -> str | None:
         """Bind a client number to a node's key; returns why not, where it belongs to another or the key to another number."""

@@ -273,18 +273,10 @@ class Strategy(FlowerStrategy):
 
     def _accept(self, answer: Answer, key: str) -> str | None:
         """Whether an introduction is believed; returns why not, or None."""
-        books, client = self.books, answer.client
-        if not 0 <= client < self.roster.total:
-            return f"there are clients 0 to {self.roster.total - 1}"
-        known = int(books.samples[client])
-        if not 1 <= answer.samples <= self.max_samples or known not in (0, answer.samples):
-            return f"it holds {answer.samples} samples; at the start it had {known}, and {self.max_samples} is the most"
-        if self.bind_keys and (refusal := books.claim(client, key)) is not None:
-            return refusal
-        books.samples[client] = answer.samples
-        if books.tickets.get(client, "") not in (answer.committed, answer.pending) and client not in books.restores:
-            self.lost.add(client)
-        return None
+        refusal = self.books.introduce(answer, key if self.bind_keys else None, self.max_samples)
+        if refusal is None and not self.books.keeps_pace(answer):
+            self.lost.add(answer.client)
+        return refusal
 
     def arrays(self) -> ArrayRecord:
         """The model as Flower's own strategies have it, a state_dict; the flat x0 where there is no module."""

@@ -18,7 +18,8 @@ from fedvra.core.threads import one_thread
 from fedvra.engines.federation import Federation
 from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import Cache
-from fedvra.runs.config import RunConfig, build, configure
+from fedvra.runs.config import build, configure
+from fedvra.runs.options import RunConfig
 
 Kind: TypeAlias = tuple[Any, ...]
 MEASURED = 3

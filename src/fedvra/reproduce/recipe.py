@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedvra.core.errors import UsageError, require, unknown_name
-from fedvra.runs.config import OPTIONS, read_config
+from fedvra.runs.config import read_config
+from fedvra.runs.options import OPTIONS
 
 Reading = Literal["final", "best", "last10"]
 READINGS: tuple[Reading, ...] = ("final", "best", "last10")

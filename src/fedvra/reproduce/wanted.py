@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import UsageError
 from fedvra.reproduce.recipe import Case, Recipe, RowSpec
-from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.config import configure
+from fedvra.runs.options import RunConfig
 
 
 @dataclass(frozen=True)

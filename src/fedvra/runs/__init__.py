@@ -1,6 +1,7 @@
 """What a run is on paper: its options, its folder, its records, and who follows them.
 
-    config.py          every option of a run, as the command line and config files give it
+    options.py         every option of a run, as the command line and config files give it
+    config.py          from layers of options to one config, and from that to an experiment
     option_text.py     options as text; algorithm_text.py: an algorithm's hyper-parameters as text
     files.py           the files of a run
     history.py         the records of a run and what they come to

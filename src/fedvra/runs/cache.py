@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.errors import UsageError, require
-from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.config import configure
 from fedvra.runs.files import Record, RunFolder, Status
+from fedvra.runs.options import RunConfig
 
 DEPTH = 3
 """How far below a folder that is named runs are looked for."""

@@ -1,224 +1,24 @@
-"""A run as a value: every option of ``fedvra run``, resolved, checked, and readable from and writable to YAML.
+"""From layers of options to one config, and from a config to the experiment it describes.
 
-The fields of :class:`RunConfig` are the one list of options: the command line, config files and their checks follow it.
 Defaults are the paper's (its MNIST experiment, but for FedVRA's stepsizes, which are auto); a task may have its own, a config
-file overrides both, and the command line wins. A run's ``config.yaml`` holds everything, so it is itself a config file.
+file overrides both, and the command line wins.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fedvra import __version__
 from fedvra.core.errors import UsageError, require, unknown_name
 from fedvra.runs import option_text
+from fedvra.runs.options import OPTIONS, RunConfig
 from fedvra.tasks.base import TASKS, Task
 
 if TYPE_CHECKING:
     from fedvra.engines.experiment import Experiment
-
-
-def option(
-    default: Any, read: option_text.Reader, metavar: str, help: str, decides: bool = True, several: bool = False
-) -> Any:
-    """A field with all that is to be known of it. No default of the dataclass's own: the task has a say in it.
-
-    Args:
-        decides: False where the numbers of a run do not depend on it: how, where and with what record it is carried out.
-        several: it may be given more than once on a command line.
-    """
-    about = {"default": default, "read": read, "metavar": metavar, "help": help, "decides": decides, "several": several}
-    return dataclasses.field(metadata=about)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Make one with :func:`configure`, which fills in what is not given.
-
-    >>> configure({"task": "digits", "rounds": 20}).clients
-    50
-    """
-
-    task: str = option(None, option_text.text, "TASK", "What to learn: digits, mnist, fashion-mnist, cifar10, ...")
-    algorithm: str = option("fedvra", option_text.text, "NAME", "How; `fedvra algorithms` lists them.")
-    set: Mapping[str, Any] = option(
-        (), option_text.assignments, "NAME=VALUE", "A hyper-parameter of the algorithm.", several=True
-    )
-    rounds: int = option(100, option_text.whole(0), "N", "Rounds of communication.")
-    clients: int = option(100, option_text.whole(1), "N", "Clients there are.")
-    cohort: int = option(10, option_text.whole(1), "N", "Clients that take part in a round.")
-    sampler: str = option(
-        "uniform",
-        option_text.text,
-        "NAME",
-        "Who takes part: uniform, full, bernoulli:0.1, power-of-choice:20, cyclic, ...",
-    )
-    split: str = option(
-        "dirichlet:0.2",
-        option_text.text,
-        "NAME",
-        "Who holds what: dirichlet:0.2, iid, shards:2, quantity:power=1.5, ...",
-    )
-    epochs: int | str | None = option(
-        2,
-        option_text.optional(option_text.epochs),
-        "N",
-        "Passes over its data a client makes in a round; 1-5 draws from a range.",
-    )
-    steps: int | None = option(
-        None, option_text.optional(option_text.whole(1)), "N", "Local steps in a round, instead of epochs."
-    )
-    batch_size: int | None = option(
-        50,
-        option_text.or_word("full", option_text.whole(1), stands_for=None),
-        "N",
-        "Samples per step; full takes them all.",
-    )
-    drop_last: bool = option(
-        False, option_text.truth, "", "Leave out an epoch's last, smaller batch (never a client's only one)."
-    )
-    lr: float = option(0.01, option_text.positive, "RATE", "Local stepsize eta.")
-    weight_decay: float = option(1e-3, option_text.non_negative, "RATE", "Added to every gradient, times x.")
-    weights: str | tuple[float, ...] = option(
-        "equal", option_text.weights, "NAME", "Weight of each client: equal, samples, or numbers separated by commas."
-    )
-    model: str = option("mlp", option_text.text, "NAME", "mlp, cnn, cnn-feddyn, linear, ...")
-    normalize: str = option(
-        "dataset",
-        option_text.normalization,
-        "HOW",
-        "What becomes of pixels in [0, 1], (x - MEAN)/STD: with the usual numbers of the data set (dataset), each image's "
-        "own (sample), or given ones, e.g. 0.5/0.25.",
-    )
-    seed: int = option(
-        0, option_text.whole(0), "N", "The same seed gives the same numbers, whatever the number of workers."
-    )
-    drop: float = option(
-        0.0, option_text.probability_of_loss, "P", "Probability that a reply is lost after the work was done."
-    )
-    refuse: str | None = option(
-        None,
-        option_text.optional(option_text.text),
-        "RULE",
-        "Do not count uploads that stand out: median-norm:3, multi-krum:2.",
-    )
-    eval_every: int = option(1, option_text.whole(0), "N", "Test the global model every so many rounds; 0 never.")
-    diagnostics: int = option(
-        0,
-        option_text.whole(0),
-        "K",
-        "Every K rounds record how duals track gradients, what they take off the clients' variance, and more; costs a "
-        "pass over the data of up to 100 clients each time. 0 never.",
-        decides=False,
-    )
-    targets: tuple[float, ...] = option(
-        (90, 95, 97, 98),
-        option_text.percentages,
-        "LIST",
-        "Accuracies (%) whose first round is reported.",
-        decides=False,
-    )
-    precision: str = option(
-        "float32", option_text.one_of("float32", "bfloat16"), "NAME", "Arithmetic inside a step: float32 or bfloat16."
-    )
-    device: str = option(
-        "cpu", option_text.text, "NAME", "Where local steps are computed: cpu, or cuda for blocks of clients on a GPU."
-    )
-    workers: int | str = option(
-        "auto",
-        option_text.or_word("auto", option_text.whole(1)),
-        "N",
-        "Processes; auto takes one per core.",
-        decides=False,
-    )
-    engine: str = option(
-        "local", option_text.one_of("local"), "NAME", "Where clients are run: local, on this machine.", decides=False
-    )
-    checkpoint_every: int = option(
-        50,
-        option_text.whole(0),
-        "N",
-        "Rounds between checkpoints; 0 makes one at the end and on Ctrl-C only.",
-        decides=False,
-    )
-    state_memory: int | str = option(
-        "auto",
-        option_text.or_word("auto", option_text.size),
-        "SIZE",
-        "Client state to keep in memory, e.g. 4GB; the rest is on disk. auto is half of what the machine has free.",
-        decides=False,
-    )
-    state_dtype: str = option(
-        "float32",
-        option_text.one_of("float32", "bfloat16"),
-        "NAME",
-        "Client state is kept in float32 (as the model is), or in bfloat16, half the size, with its drift reported.",
-    )
-    state_folder: str | None = option(
-        None,
-        option_text.optional(option_text.text),
-        "DIR",
-        "Where client state is kept on disk [default: the run's folder].",
-        decides=False,
-    )
-    data: str | None = option(
-        None,
-        option_text.optional(option_text.text),
-        "DIR",
-        "Folder of data sets [default: $FEDVRA_DATA].",
-        decides=False,
-    )
-    track: tuple[str, ...] | None = option(
-        None,
-        option_text.optional(option_text.trackers),
-        "NAME",
-        "Also log to a tracker: tensorboard, wandb (offline), mlflow.",
-        decides=False,
-        several=True,
-    )
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = field.metadata["read"](field.name, getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
-        require(
-            (self.epochs is None) != (self.steps is None),
-            "local work is counted in epochs or in steps: give one of the two.",
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values in the order of the fields, as a config file holds them."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain["set"] = {name: _written(name, value) for name, value in self.set.items()}
-        plain.update({name: list(value) for name, value in plain.items() if isinstance(value, tuple)})
-        plain["batch_size"] = "full" if self.batch_size is None else self.batch_size
-        unsaid = "steps" if self.steps is None else "epochs"
-        return {name: value for name, value in plain.items() if name != unsaid and value is not None}
-
-    def flat(self, deciding: bool = False) -> dict[str, Any]:
-        """Every option by name, hyper-parameters as ``set.gamma``; perhaps only those that decide a run's numbers.
-
-        >>> configure({"task": "digits", "algorithm": "feddyn"}).flat()["set.alpha"]
-        0.1
-        """
-        plain = {
-            name: value for name, value in self.to_dict().items() if OPTIONS[name].metadata["decides"] or not deciding
-        }
-        settings = plain.pop("set")
-        return {**plain, **{f"set.{name}": value for name, value in settings.items()}}
-
-    def to_yaml(self) -> str:
-        head = f"# fedvra {__version__}; to run it again: fedvra run --config THIS-FILE\n"
-        return head + yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=100)
-
-
-OPTIONS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}
 
 
 def configure(*layers: Mapping[str, Any]) -> RunConfig:
@@ -313,9 +113,3 @@ def _settings(algorithm: str, task: Task, layers: tuple[Mapping[str, Any], ...])
         if layer.get("algorithm", algorithm) == algorithm:
             given.update(option_text.assignments("set", layer.get("set")))
     return settings_of(make_algorithm(algorithm, given))
-
-
-def _written(name: str, value: Any) -> Any:
-    from fedvra.runs.algorithm_text import written
-
-    return written(name, value)

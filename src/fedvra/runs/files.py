@@ -28,8 +28,9 @@ from fedvra.core.errors import FedvraError, require
 from fedvra.core.files import replace_durably
 from fedvra.engines import checkpoint
 from fedvra.engines.federation import Federation
-from fedvra.runs.config import RunConfig, configure, read_config
+from fedvra.runs.config import configure, read_config
 from fedvra.runs.history import rounds_to, summarise
+from fedvra.runs.options import RunConfig
 from fedvra.state.folders import locked, require_unused
 
 Record: TypeAlias = dict[str, Any]

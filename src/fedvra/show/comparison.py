@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.files import replace_durably
-from fedvra.runs.config import RunConfig
 from fedvra.runs.files import Record, RunSummary, Status, write_json
 from fedvra.runs.history import accuracies, rounds_to, series
+from fedvra.runs.options import RunConfig
 from fedvra.show.display import markdown, table
 from fedvra.show.plots import Curve, draw_curves
 

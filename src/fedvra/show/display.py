@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedvra.local.protocol import DIRECT, StepPath
-from fedvra.runs.config import RunConfig
 from fedvra.runs.files import Record, RunSummary
+from fedvra.runs.options import RunConfig
 
 RECENT = 20
 """Rounds over which speed is averaged."""

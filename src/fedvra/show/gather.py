@@ -15,8 +15,9 @@ from typing import Any
 from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import require
 from fedvra.runs.cache import Cache, Stored, fingerprint
-from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.config import configure
 from fedvra.runs.files import PLAN, Record
+from fedvra.runs.options import RunConfig
 from fedvra.show.comparison import Outcome, Row
 
 

@@ -12,8 +12,8 @@ from fedvra.algorithms import REGISTRY
 from fedvra.core.files import replace_durably
 from fedvra.runs import option_text
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
-from fedvra.runs.config import OPTIONS, RunConfig
 from fedvra.runs.history import rounds_to, series
+from fedvra.runs.options import OPTIONS, RunConfig
 from fedvra.show.comparison import Run, Spread, rounds_text
 from fedvra.show.display import markdown, table
 

@@ -18,8 +18,9 @@ from typing import Any
 from fedvra.algorithms import REGISTRY
 from fedvra.core.calls import split_calls
 from fedvra.core.errors import RunInterrupt, require
-from fedvra.runs.config import RunConfig, configure
+from fedvra.runs.config import configure
 from fedvra.runs.files import PLAN, RunFolder, write_json
+from fedvra.runs.options import RunConfig
 from fedvra.show.comparison import Comparison, Run
 from fedvra.show.display import Silent, View, watch
 from fedvra.state.folders import locked, make_folder, require_unused

@@ -15,9 +15,10 @@ from fedvra.data.dataset import FederatedData
 from fedvra.data.picture import picture
 from fedvra.engines import checkpoint
 from fedvra.engines.federation import Federation
-from fedvra.runs.config import RunConfig, build
+from fedvra.runs.config import build
 from fedvra.runs.files import Record, RunFolder, RunSummary, Status, finite, write_json
 from fedvra.runs.history import dual_drift
+from fedvra.runs.options import RunConfig
 from fedvra.runs.trackers.base import Tracking, require_installed
 from fedvra.state.folders import make_folder, next_free, require_unused, require_writable
 from fedvra.studies.stopping import stop_on_signal

@@ -20,8 +20,9 @@ import numpy as np
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require, unknown_name
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
-from fedvra.runs.config import OPTIONS, configure
+from fedvra.runs.config import configure
 from fedvra.runs.files import write_json
+from fedvra.runs.options import OPTIONS
 from fedvra.show.display import Silent, View
 from fedvra.show.tuning import Trial, Tuning
 from fedvra.state.folders import locked, make_folder, require_unused

@@ -11,7 +11,7 @@ from fedvra.core.registry import Registry
 if TYPE_CHECKING:
     from fedvra.data.dataset import FederatedData
     from fedvra.problems.base import Problem
-    from fedvra.runs.config import RunConfig
+    from fedvra.runs.options import RunConfig
 
 Make: TypeAlias = "Callable[[RunConfig], tuple[Problem, Any]]"
 """The clients' cost functions, and the data they are over (None where a problem carries its own)."""

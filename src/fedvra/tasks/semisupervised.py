@@ -14,7 +14,7 @@ from fedvra.tasks.cifar10 import PAPERS
 
 if TYPE_CHECKING:
     from fedvra.problems.base import Problem
-    from fedvra.runs.config import RunConfig
+    from fedvra.runs.options import RunConfig
 
 Known = Literal["some", "labelled", "all"]
 

@@ -15,8 +15,8 @@ from fedvra.core.errors import UsageError
 from fedvra.core.registry import Registry
 
 if TYPE_CHECKING:
-    from fedvra.runs.config import RunConfig
     from fedvra.runs.files import RunSummary
+    from fedvra.runs.options import RunConfig
 
 
 @dataclass(frozen=True)
