@@ -101,7 +101,9 @@ def test_no_room_on_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
 def test_files_are_closed_with_the_last_reference(tmp_path: Path) -> None:
     store = ClientStore(8, torch.float64, budget=MemoryBudget(0), folder=tmp_path)
     store.put(4, torch.arange(8.0, dtype=torch.float64))
-    fd = store.segments[0].fd
+    file = store.segments[0].file
+    assert file is not None
+    fd = file.fileno()
     os.fstat(fd)
     del store
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -121,3 +123,10 @@ def test_shared_tensors_are_shared_with_forked_processes() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert tensor.tolist() == [7.0] * 3
+
+
+def test_rows_that_nobody_else_sees_need_no_file() -> None:
+    store = ClientStore(4, torch.float32, shared=False)
+    store.put(1, torch.ones(4))
+    assert store.segments[0].file is None
+    assert store.get(1).tolist() == [1.0] * 4

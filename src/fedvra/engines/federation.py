@@ -86,11 +86,12 @@ class Federation:
             state_dtype is None or state_dtype.is_floating_point,
             f"state_dtype must be a floating-point dtype such as torch.bfloat16, got {state_dtype}.",
         )
+        workers = resolve_workers(workers, device)
         budget = MemoryBudget.half_of_what_is_free() if memory_limit is None else MemoryBudget(memory_limit)
         folder = None if state_folder is None else Path(state_folder)
 
         def store(width: int, dtype: torch.dtype) -> ClientStore:
-            return ClientStore(width, dtype, budget, folder, self.total, device)
+            return ClientStore(width, dtype, budget, folder, self.total, device, shared=workers > 1)
 
         y_width = e.problem.y_width(e.data)
         self.clients = ClientState(
@@ -99,7 +100,6 @@ class Federation:
             aux=store(len(aux), aux.dtype) if aux is not None and e.problem.aux_is_local else None,
             y=store(y_width, x0.dtype) if y_width else None,
         )
-        workers = resolve_workers(workers, device)
         with one_thread():
             self.solver = e.problem.solver(e.data, settings)
             """The solver of the server's own process: works where there are no others, and looks at what they did."""

@@ -7,6 +7,7 @@ Workers are forked, so that data, model and loss (lambdas included) are theirs w
 from __future__ import annotations
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -27,18 +28,31 @@ from fedvra.engines.worker import Task, Worker
 from fedvra.local.randomness import kept_generators
 from fedvra.state.shared_rows import CPU
 
+log = logging.getLogger("fedvra")
 PR_SET_PDEATHSIG = 1
 MAX_REPLACEMENTS = 10
 """Workers replaced in one run before giving up: more than bad luck, a job that kills them."""
 
 
 def resolve_workers(workers: int | str, device: torch.device = CPU) -> int:
-    """ "auto" is one process per core; one in all on an accelerator, and where processes cannot be forked safely."""
-    if workers == "auto":
-        return len(os.sched_getaffinity(0)) if sys.platform == "linux" and device.type == "cpu" else 1
-    require(isinstance(workers, int) and workers >= 1, f"workers must be 'auto' or a number >= 1, got {workers!r}.")
-    require(device.type == "cpu" or workers == 1, f"on {device} all clients are run by one process: leave workers out.")
-    return int(workers)
+    """ "auto" is one process per core; one in all on an accelerator. Where there is no pool of processes: one, and a word."""
+    require(
+        workers == "auto" or (isinstance(workers, int) and workers >= 1),
+        f"workers must be 'auto' or a number >= 1, got {workers!r}.",
+    )
+    if device.type != "cpu":
+        require(workers in ("auto", 1), f"on {device} all clients are run by one process: leave workers out.")
+        return 1
+    if not processes_share():
+        if workers != 1 and os.cpu_count() != 1:
+            log.warning("one process does all the work here, at the speed of one core: a pool of workers needs Linux.")
+        return 1
+    return len(os.sched_getaffinity(0)) if workers == "auto" else int(workers)
+
+
+def processes_share() -> bool:
+    """Whether a pool of workers can be had: they are forked, and open what the server made after that through /proc."""
+    return sys.platform == "linux" and os.path.isdir("/proc/self/fd")
 
 
 def resolve_device(name: str) -> torch.device:

@@ -20,7 +20,6 @@ their owner can read them. Where a key is given, the page carries an HMAC, and o
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import json
 import re
@@ -30,6 +29,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from filelock import FileLock
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -106,9 +106,8 @@ class Ledger:
     def alone(self) -> Iterator[None]:
         """Keep other processes out meanwhile: a straggler may still be at work when the next message is handled."""
         with private_files(self.folder):
-            lock = (self.folder / "lock").open("w")
+            lock = FileLock(self.folder / "lock", mode=0o600)
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             self.page = self._read()
             yield
 

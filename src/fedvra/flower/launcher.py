@@ -191,7 +191,10 @@ class LocalFederation:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # whatever is left of the group
+            if sys.platform == "win32":
+                process.kill()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)  # whatever is left of the group
         process.wait()
 
     def _await_port(self, name: str, port: int, patience: float = 60.0) -> None:

@@ -131,7 +131,8 @@ def _start(wanted: Wanted, seconds: float, out: Path, workers: int, scratch: Pat
 
 def _play(options: Mapping[str, Any], path: Path, log: Path) -> None:
     """In the process of one run: begin it, or go on with it; what goes wrong is the last line of ``log``."""
-    os.setsid()  # Ctrl-C is passed on by our parent, once: a second one would cut the round short
+    if sys.platform != "win32":
+        os.setsid()  # Ctrl-C is passed on by our parent, once: a second one would cut the round short
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with log.open("wb", buffering=0) as said:

@@ -17,6 +17,7 @@ import json
 import math
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ class RunSummary:
     steps_per_second: float | None
     bytes_up: int
     bytes_down: int
-    peak_rss_mb: float
+    peak_rss_mb: float | None
+    """None where the system does not tell."""
     path: str | None = None
     """Which way local steps were taken at the end."""
     path_reason: str | None = None
@@ -75,7 +77,7 @@ class RunSummary:
         figures = {
             **summarise(metrics),
             "rounds_to": rounds_to(metrics, config.targets),
-            "peak_rss_mb": round(peak_rss_mb(), 1),
+            "peak_rss_mb": peak_rss_mb(),
             "state_drift": drift,
             "path": next((m["path"] for m in reversed(metrics) if "path" in m), None),
             "path_reason": next((m["path_reason"] for m in reversed(metrics) if "path_reason" in m), None),
@@ -214,15 +216,18 @@ def finite(value: Any) -> Any:
     return [finite(each) for each in value] if isinstance(value, list) else value
 
 
-def peak_rss_mb() -> float:
+def peak_rss_mb() -> float | None:
     """Most memory this process and its workers ever held, added up; pages they share count for each of them."""
     pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
     try:
-        return sum(_peak_kb(pid) for pid in pids if pid is not None) / 1024
+        return round(sum(_peak_kb(pid) for pid in pids if pid is not None) / 1024, 1)
     except OSError:  # no /proc: there are no workers either
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        try:
+            import resource
+        except ImportError:  # Windows
+            return None
+        unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
 
 
 def _peak_kb(pid: int) -> int:

@@ -5,9 +5,10 @@ good. So a round *stages* new rows beside the old ones, and only those whose rep
 swaps which row is the client's and frees the other. No vector is copied, and a crash before the commit changes nothing.
 
 Rows live in segments that are made when first needed, so memory grows with the clients that took part, not with N. Segments
-are shared with worker processes as open files without a name: nothing is left behind, however a run ends. Up to
-a budget of bytes they are memory, mapped into every process; past it they are files on disk, read and written row by row
-(mapping those would cost a page fault per 4 KB: measured, 1 ms a row of the MNIST model against 0.2 ms).
+are shared with worker processes as open files without a name: nothing is left behind, however a run ends. (Where one process
+does all the work, they are its own memory.) Up to a budget of bytes they are memory, mapped into every process; past it they
+are files on disk, read and written row by row (mapping those would cost a page fault per 4 KB: measured, 1 ms a row of the
+MNIST model against 0.2 ms).
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class ClientStore(RowReader):
         budget: how much of this and other stores is kept in memory; segments beyond it are files in ``folder``.
         clients: how many there may be; few clients get small segments, so that little memory is taken in advance.
         device: whose memory.
+        shared: whether other processes are to see the rows; that needs Linux.
     """
 
     def __init__(
@@ -73,12 +75,13 @@ class ClientStore(RowReader):
         folder: Path | None = None,
         clients: int = SEGMENT_ROWS * 8,
         device: torch.device = CPU,
+        shared: bool = True,
     ) -> None:
         row_bytes = max(1, width * dtype.itemsize)
         super().__init__(width, dtype, max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes, clients // 8)))
         self.budget = budget or MemoryBudget(None)
         self.folder = folder
-        self.device = device
+        self.device, self.shared = device, shared
         self._slot: dict[int, int] = {}
         self._staged: dict[int, int] = {}
         self._free: list[int] = []
@@ -165,15 +168,20 @@ class ClientStore(RowReader):
         nbytes = self.rows_per_segment * self.width * self.dtype.itemsize
         folder = None if self.budget.take(nbytes) else self.folder or Path(tempfile.gettempdir())
         allow_open_files(2 * len(self.segments) + 256)
-        self.segments.append(create_segment(nbytes, self.width, self.dtype, folder, self.device))
+        self.segments.append(create_segment(nbytes, self.width, self.dtype, folder, self.device, self.shared))
 
 
 def _available_memory() -> int:
-    """Bytes: MemAvailable, or a container's limit where that is less; all there is where neither can be read."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    """Bytes: MemAvailable, or a container's limit where that is less; all there is where neither can be read.
+
+    Where that cannot be known either (Windows), 8 GB.
+    """
+    found = []
+    with suppress(AttributeError, ValueError):
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     with suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     with suppress(OSError, ValueError):  # "max" where there is no limit
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(found)
+    return min(found, default=8 << 30)

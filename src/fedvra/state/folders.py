@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 from collections.abc import Iterator
@@ -51,10 +50,22 @@ def next_free(path: Path) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Have a folder to ourselves; refuses one that another process has. The system lets go of it however a process ends.
+    """Have a folder to ourselves; refuses one that another process has. The system lets go of it however a process ends."""
+    try:
+        import fcntl  # noqa: F401
+    except ImportError:
+        with _lock_without_fcntl(path):
+            yield
+    else:
+        with _record_lock(path):
+            yield
 
-    A record lock rather than ``flock``: forked workers do not inherit it, so the folder is free the moment its owner dies.
-    """
+
+@contextmanager
+def _record_lock(path: Path) -> Iterator[None]:
+    """Rather than ``flock``: forked workers do not inherit it, so the folder is free the moment its owner dies."""
+    import fcntl
+
     try:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -64,14 +75,34 @@ def locked(path: Path) -> Iterator[None]:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-            raise UsageError(
-                f"another process ({owner or 'just starting'}) is at work in {path}: wait until it ends, or stop it first."
-            ) from None
+            raise _at_work(path, f" ({owner or 'just starting'})") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _lock_without_fcntl(path: Path) -> Iterator[None]:
+    """Windows' own lock, where workers are not forked."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise _at_work(path) from None
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _at_work(path: Path, who: str = "") -> UsageError:
+    return UsageError(f"another process{who} is at work in {path}: wait until it ends, or stop it first.")
 
 
 def unwritable(path: Path, error: OSError) -> UsageError:

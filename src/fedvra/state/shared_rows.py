@@ -1,14 +1,16 @@
 """Stretches of memory or disk that the processes of a run share: rows of client state, vectors that are broadcast.
 
-Everything here is an open file without a name, so nothing is left behind, however a run ends.
+What is shared, or on disk, is an open file without a name, so nothing is left behind, however a run ends. Sharing rows needs
+Linux (``memfd_create``, ``/proc``); a run that has one process keeps them in memory of its own, on any system.
 """
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import pickle
-import resource
+import sys
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
@@ -61,10 +63,10 @@ class AddressBook:
 class Segment(ABC):
     """One stretch of rows, open in this process."""
 
-    def __init__(self, address: SegmentAddress, fd: int | None, width: int, dtype: torch.dtype) -> None:
-        self.address, self.fd, self.width, self.dtype = address, fd, width, dtype
-        if fd is not None:
-            weakref.finalize(self, os.close, fd)  # rows stay readable for as long as somebody holds their store
+    def __init__(self, address: SegmentAddress, file: io.FileIO | None, width: int, dtype: torch.dtype) -> None:
+        self.address, self.file, self.width, self.dtype = address, file, width, dtype
+        if file is not None:
+            weakref.finalize(self, file.close)  # rows stay readable for as long as somebody holds their store
 
     @abstractmethod
     def load(self, row: int) -> Tensor:
@@ -80,22 +82,27 @@ class Segment(ABC):
 
 
 class MemorySegment(Segment):
-    """Rows in memory: shared by all processes of the run, or an accelerator's, which one process has to itself."""
+    """Rows in memory: shared by all processes of the run, or memory (an accelerator's too) that one process has to itself."""
 
     def __init__(
-        self, address: SegmentAddress, fd: int | None, width: int, dtype: torch.dtype, device: torch.device = CPU
+        self,
+        address: SegmentAddress,
+        file: io.FileIO | None,
+        width: int,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
     ) -> None:
-        super().__init__(address, fd, width, dtype)
+        super().__init__(address, file, width, dtype)
         self.device = device
 
     @cached_property
     def rows(self) -> Tensor:
         """Mapped when first looked at: the server of a pool of workers never does."""
-        if self.fd is None:
+        if self.file is None:
             count = self.address.nbytes // (self.width * self.dtype.itemsize)
             return torch.zeros(count, self.width, dtype=self.dtype, device=self.device)
         populate = mmap.MAP_POPULATE if self.width * self.dtype.itemsize >= LARGE_ROW else 0
-        mapped = mmap.mmap(self.fd, self.address.nbytes, mmap.MAP_SHARED | populate)
+        mapped = mmap.mmap(self.file.fileno(), self.address.nbytes, mmap.MAP_SHARED | populate)
         return torch.frombuffer(mapped, dtype=self.dtype).view(-1, self.width)
 
     def load(self, row: int) -> Tensor:
@@ -116,15 +123,17 @@ class FileSegment(Segment):
     def load(self, row: int) -> Tensor:
         values = torch.empty(self.width, dtype=self.dtype)
         view = _bytes_of(values)
-        assert self.fd is not None
-        if os.preadv(self.fd, [view], row * len(view)) != len(view):
+        assert self.file is not None
+        self.file.seek(row * len(view))
+        if self.file.readinto(view) != len(view):
             raise FedvraError("client state on disk could not be read back: is the disk full or failing?")
         return values
 
     def save(self, row: int, values: Tensor) -> None:
         view = _bytes_of(values.to(self.dtype).contiguous())
-        assert self.fd is not None
-        if os.pwrite(self.fd, view, row * len(view)) != len(view):
+        assert self.file is not None
+        self.file.seek(row * len(view))
+        if self.file.write(view) != len(view):
             raise FedvraError("client state could not be written to disk: is it full?")
 
     def place(self, row: int) -> Tensor | None:
@@ -136,31 +145,48 @@ def _bytes_of(values: Tensor) -> memoryview:
 
 
 def create_segment(
-    nbytes: int, width: int, dtype: torch.dtype, folder: Path | None, device: torch.device = CPU
+    nbytes: int,
+    width: int,
+    dtype: torch.dtype,
+    folder: Path | None,
+    device: torch.device = CPU,
+    shared: bool = True,
 ) -> Segment:
-    """A new segment: in memory (that of ``device``), or in ``folder``."""
-    if device.type != "cpu" and folder is None:
+    """A new segment: in memory (that of ``device``), or in ``folder``; other processes see it where it is ``shared``."""
+    if folder is None and (device.type != "cpu" or not shared):
         return MemorySegment(SegmentAddress(os.getpid(), -1, nbytes, on_disk=False), None, width, dtype, device)
-    fd = -1
+    file: io.FileIO | None = None
     try:
-        if folder is None:
-            fd = os.memfd_create("fedvra-state")
-            os.ftruncate(fd, nbytes)
-        else:
-            fd = _unnamed_file(folder)
-            os.posix_fallocate(fd, 0, nbytes)  # a full disk is an error here and now
+        file = _shared_memory() if folder is None else _unnamed_file(folder)
+        _make_room(file, nbytes, on_disk=folder is not None)
     except OSError as error:
-        if fd >= 0:
-            os.close(fd)
+        if file is not None:
+            file.close()
         raise FedvraError(
             f"no room for {nbytes >> 20} MiB more of client state in {folder or 'memory'} ({error.strerror}): "
             "free some space or put the state elsewhere."
         ) from error
-    return _open(SegmentAddress(os.getpid(), fd, nbytes, folder is not None), fd, width, dtype)
+    return _open(SegmentAddress(os.getpid(), file.fileno(), nbytes, folder is not None), file, width, dtype)
 
 
-def _open(address: SegmentAddress, fd: int, width: int, dtype: torch.dtype) -> Segment:
-    return (FileSegment if address.on_disk else MemorySegment)(address, fd, width, dtype)
+def _open(address: SegmentAddress, file: io.FileIO, width: int, dtype: torch.dtype) -> Segment:
+    return (FileSegment if address.on_disk else MemorySegment)(address, file, width, dtype)
+
+
+def _shared_memory() -> io.FileIO:
+    return io.FileIO(os.memfd_create("fedvra-state"), "r+")
+
+
+def _unnamed_file(folder: Path) -> io.FileIO:
+    folder.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryFile(buffering=0, prefix="fedvra-state-", dir=folder)
+
+
+def _make_room(file: io.FileIO, nbytes: int, on_disk: bool) -> None:
+    if on_disk and sys.platform == "linux":
+        os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk is an error here and now
+    else:  # or when a row is written
+        file.truncate(nbytes)
 
 
 class RowReader:
@@ -173,8 +199,8 @@ class RowReader:
     def attach(self, book: AddressBook) -> None:
         """Open the segments that were made since the last call."""
         for address in book.after(len(self.segments)):
-            fd = os.open(address.path(), os.O_RDWR)
-            self.segments.append(_open(address, fd, self.width, self.dtype))
+            file = io.FileIO(address.path(), "r+")
+            self.segments.append(_open(address, file, self.width, self.dtype))
 
     def load(self, slot: int) -> Tensor:
         """The row in a slot, not to be written to."""
@@ -193,17 +219,14 @@ class RowReader:
 
 def allow_open_files(count: int) -> None:
     """Raise this process's own limit on open files, as far as it may, when segments become many."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         most = count * 2 if hard == resource.RLIM_INFINITY else min(hard, count * 2)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-
-
-def _unnamed_file(folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix="fedvra-state-", dir=folder)
-    os.unlink(name)
-    return fd
 
 
 def shared_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
