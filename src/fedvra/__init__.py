@@ -75,6 +75,7 @@ _HOMES = {
     "fedvra.theory": ["Theorem1", "Theorem2"],
     "fedvra.theory.check": ["check"],
     "fedvra.studies.simulation": ["simulate"],
+    "fedvra.tasks.base": ["Task"],
     "fedvra.samplers.work": ["Epochs", "RandomEpochs", "Speeds", "Steps", "Work"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -139,9 +139,13 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "a bare model": (lambda: simulate(problem=MODEL), r"problem must be an object such as fv.Supervised\(model\)"),
     "a bare cohort size": (lambda: simulate(sampler=3), r"sampler must be an object such as fv.Uniform\(10\)"),
     "bare epochs": (lambda: simulate(work=2), r"work must be an object such as fv.Epochs\(2\)"),
-    "the name of a partition": (
-        lambda: fv.split((INPUTS, LABELS), "iid", clients=6),  # type: ignore[arg-type]
-        r"must be an object such as fv.Dirichlet\(0.2\), got 'iid'",
+    "a class of partitions": (
+        lambda: fv.split((INPUTS, LABELS), fv.IID, clients=6),  # type: ignore[arg-type]
+        r"must be an object such as fv.Dirichlet\(0.2\), got <class",
+    ),
+    "no name of a partition": (
+        lambda: fv.split((INPUTS, LABELS), "idd", clients=6),
+        "there is no partition 'idd': did you mean 'iid'",
     ),
     "gamma*lr > 1": (lambda: simulate(algorithm=fv.FedVRA(gamma=200)), r"gamma\*lr must not exceed 1 \(it is 2\)"),
     "negative gamma": (lambda: fv.FedVRA(gamma=-0.1), "gamma must be >= 0"),

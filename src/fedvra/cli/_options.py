@@ -71,8 +71,9 @@ def parse_seeds(text: str) -> list[int]:
 def folder_for(out: str | None, *name: str) -> Path:
     """The folder asked for, else the first free one of runs/NAME, runs/NAME-2, ..."""
     from fedvra.state.folders import next_free
+    from fedvra.tasks.own import short_name
 
-    return Path(out) if out else next_free(Path("runs") / "-".join(name))
+    return Path(out) if out else next_free(Path("runs") / "-".join(map(short_name, name)))
 
 
 def _shown(value: Any) -> str:

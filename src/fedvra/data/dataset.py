@@ -123,7 +123,7 @@ class FederatedData(Value):
 
 def split(
     dataset: Dataset | torch.utils.data.Dataset[Any] | Pair | Sequence[Pair],
-    partition: Partition,
+    partition: Partition | str,
     clients: int | None = None,
     seed: int = 0,
     *,
@@ -139,7 +139,7 @@ def split(
         dataset: a :class:`Dataset`, a pair (inputs, targets) of arrays or of dicts, tuples and lists of arrays, or a
             map-style torch Dataset of such pairs (read once, into memory: random transforms of its own would be frozen, so
             give them here instead).
-        partition: who gets what, e.g. ``Dirichlet(0.2)``.
+        partition: who gets what, e.g. ``Dirichlet(0.2)``, or as the command line writes it, ``"dirichlet:0.2"``.
         clients: how many clients; may be left out for ``ByColumn``.
         seed: the same seed deals the same samples to the same clients.
         test: data to evaluate on, in the same forms; replaces what the dataset brings.
@@ -155,6 +155,10 @@ def split(
     >>> data.clients, data.sizes.tolist(), data.dataset.classes
     (2, [3, 3], 3)
     """
+    if isinstance(partition, str):
+        from fedvra.data.partitions import parse_partition
+
+        partition = parse_partition(partition)
     require(
         isinstance(partition, Partition),
         f"the partition must be an object such as fv.Dirichlet(0.2), got {partition!r}.",

@@ -19,6 +19,7 @@ from fedvra.core.errors import UsageError, require
 from fedvra.runs.config import configure
 from fedvra.runs.files import Record, RunFolder, Status
 from fedvra.runs.options import RunConfig
+from fedvra.tasks.own import short_name
 
 DEPTH = 3
 """How far below a folder that is named runs are looked for."""
@@ -65,7 +66,7 @@ def fingerprint(config: RunConfig) -> str:
 
 def folder_name(config: RunConfig) -> str:
     """Of a run that is made here."""
-    return f"{config.task}-{config.algorithm}-seed{config.seed}-{fingerprint(config)}"
+    return f"{short_name(config.task)}-{config.algorithm}-seed{config.seed}-{fingerprint(config)}"
 
 
 class Cache:

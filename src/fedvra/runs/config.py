@@ -15,7 +15,8 @@ import yaml
 from fedvra.core.errors import UsageError, require, unknown_name
 from fedvra.runs import option_text
 from fedvra.runs.options import OPTIONS, RunConfig
-from fedvra.tasks.base import TASKS, Task
+from fedvra.tasks.base import Task
+from fedvra.tasks.own import find_task, make
 
 if TYPE_CHECKING:
     from fedvra.engines.experiment import Experiment
@@ -36,7 +37,7 @@ def configure(*layers: Mapping[str, Any]) -> RunConfig:
                 raise unknown_name("option", str(name), OPTIONS)
     names = [layer["task"] for layer in layers if layer.get("task") is not None]
     require(bool(names), "say which task to run, e.g. `fedvra run digits`.")
-    task: Task = TASKS.get(str(names[-1]))
+    task: Task = find_task(str(names[-1]))
     paper = {name: field.metadata["default"] for name, field in OPTIONS.items()}
     merged: dict[str, Any] = {}
     for layer in (paper, task.defaults, *layers):
@@ -71,7 +72,7 @@ def build(config: RunConfig) -> Experiment:
     algorithm = make_algorithm(config.algorithm, config.set)
     sampler = parse_sampler(config.sampler, config.cohort)
     work: Work = parse_epochs(str(config.epochs)) if config.steps is None else Steps(config.steps)
-    problem, data = TASKS.get(config.task).make(config)
+    problem, data = make(config.task, config)
     return Experiment(
         algorithm=algorithm,
         problem=problem,

@@ -40,7 +40,7 @@ class RunConfig:
     50
     """
 
-    task: str = option(None, option_text.text, "TASK", "What to learn: digits, mnist, fashion-mnist, cifar10, ...")
+    task: str = option(None, option_text.text, "TASK", "What to learn: digits, mnist, ..., or your own, mine.py:task.")
     algorithm: str = option("fedvra", option_text.text, "NAME", "How; `fedvra algorithms` lists them.")
     set: Mapping[str, Any] = option(
         (), option_text.assignments, "NAME=VALUE", "A hyper-parameter of the algorithm.", several=True

@@ -96,6 +96,7 @@ def check(config: RunConfig) -> None:
     experiment = build(config)
     plain = replace(experiment, solver=replace(experiment.solver, path="eager"))
     with one_thread(), closing(Federation(plain, workers=1)) as federation:
+        _require_clients(federation, config)
         federation.preflight()
 
 
@@ -169,4 +170,13 @@ def _opened(config: RunConfig, folder: RunFolder) -> Iterator[Federation]:
             )
         ) as federation,
     ):
+        _require_clients(federation, config)
         yield federation
+
+
+def _require_clients(federation: Federation, config: RunConfig) -> None:
+    require(
+        federation.total == config.clients,
+        f"the task {config.task} has {federation.total} clients and the options say {config.clients}: deal its data to "
+        f"options.clients, or say --clients {federation.total}.",
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fedvra.core.objects import Value
 from fedvra.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -18,8 +19,26 @@ Make: TypeAlias = "Callable[[RunConfig], tuple[Problem, Any]]"
 
 
 @dataclass(frozen=True)
-class Task:
-    """A name on the command line, what it stands for, and the settings under which it is usually run."""
+class Task(Value):
+    """What a name on the command line stands for, and the settings under which it is usually run.
+
+    Args:
+        description: one line for people.
+        make: a function of a run's options (``options.clients``, ``options.split``, ``options.seed``, ...) that returns the
+            problem and its data.
+        defaults: options of ``fedvra run`` that suit the task; what is not named is as in the paper's MNIST experiment.
+        settings: hyper-parameters by algorithm that suit it better than the algorithm's own defaults.
+
+    A task in a file of yours is run as ``fedvra run path/to/mine.py:NAME``.
+
+    >>> def make(options):
+    ...     rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    ...     data = fv.split((rows, rows[:, :1]), options.split, clients=options.clients, seed=options.seed)
+    ...     return fv.Supervised(partial(torch.nn.Linear, 4, 1), loss=torch.nn.functional.mse_loss), data
+    >>> import fedvra as fv, numpy as np, torch
+    >>> from functools import partial
+    >>> task = fv.Task("a line through a cloud", make, defaults={"clients": 6, "split": "iid", "lr": 0.1})
+    """
 
     description: str
     make: Make
