@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import subprocess
@@ -62,3 +63,21 @@ def test_fine_tuning_with_lora_sends_kilobytes(capsys: pytest.CaptureFixture[str
     assert history.metrics[-1]["bytes_up"] == 5 * (4 * 1123 + 8)
     assert history.metrics[-1]["test_accuracy"] > 0.6
     assert "1,123 of 23,078 parameters are trained; 4.4 KiB" in capsys.readouterr().out
+
+
+def test_a_task_of_ones_own(tmp_path: Path) -> None:
+    script = EXAMPLES / "own_task.py"
+    options = [
+        "--rounds",
+        "5",
+        "--algorithms",
+        "fedvra,fedavg",
+        "--out",
+        tmp_path / "out",
+        "--json",
+        "--split",
+        "shards:2",
+    ]
+    command = [sys.executable, "-W", "error", "-m", "fedvra", "compare", f"{script}:task", *options]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert [row["finished"] for row in json.loads(shown)["rows"]] == [1, 1]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @config_option
 @json_option
 def command(task: str | None, out: str | None, config_file: str | None, as_json: bool, **options: Any) -> None:
-    """Run one algorithm on a TASK: digits, mnist, fashion-mnist, cifar10, ...
+    """Run one algorithm on a TASK: digits, mnist, fashion-mnist, cifar10, ..., or one of your own, path/to/mine.py:task.
 
     Defaults are those of the paper's MNIST experiment; a task may have its own. The folder receives config.yaml (every
     option as it came out, itself a valid --config), metrics.jsonl (a line per round), summary.json, partition.png,
@@ -36,6 +36,7 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
       fedvra run mnist --rounds 100 --set gamma=0.1 --set a=10 --out runs/mnist
       fedvra run mnist --algorithm scaffold --epochs 1-5 --split shards:2
       fedvra run --config runs/mnist/config.yaml --seed 1
+      fedvra run path/to/mine.py:task --rounds 50
     """
     from fedvra.algorithms import REGISTRY
     from fedvra.runs.config import configure
