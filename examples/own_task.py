@@ -15,8 +15,8 @@ def net():
 
 
 def make(options):
-    dealt = dict(clients=options.clients, seed=options.seed, test=(inputs[1600:], labels[1600:]))
-    data = fv.split((inputs[:1600], labels[:1600]), options.split, **dealt)
+    test = inputs[1600:], labels[1600:]
+    data = fv.split((inputs[:1600], labels[:1600]), options.split, options.clients, options.seed, test=test)
     return fv.Supervised(net, weight_decay=options.weight_decay), data
 
 

@@ -243,14 +243,11 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
         lambda: fv.Cohort(0, N, *(np.arange(3) for _ in range(6))),
         lambda: fv.Cohort(0, N, *(np.arange(2) for _ in range(6))),
     ),
-<<<<<<< HEAD
     "coefficients": (
         lambda: fv.Coefficients(np.ones(3), np.zeros(3), np.ones(3)),
         lambda: fv.Coefficients(np.ones(3), np.zeros(3), np.zeros(3)),
     ),
-=======
     "task": (lambda: fv.Task("a task", nothing), lambda: fv.Task("a task", nothing, {"rounds": 3})),
->>>>>>> c479d96 (Tasks in a Python file or module of one's own, by their place: fv.Task, fedvra run path/to/mine.py:task)
     "solver": (fv.SolverSettings, lambda: fv.SolverSettings(path="eager")),
     "median norm": (lambda: fv.MedianNorm(2), lambda: fv.MedianNorm(3)),
     "multi-krum": (lambda: fv.MultiKrum(1), lambda: fv.MultiKrum(2)),
