@@ -106,7 +106,8 @@ def _from_file(path: Path) -> ModuleType:
 def _from_module(name: str) -> ModuleType:
     _look_in(Path.cwd())
     try:
-        return _said(lambda: importlib.import_module(name), f"{name} cannot be imported")
+        module: ModuleType = _said(lambda: importlib.import_module(name), f"{name} cannot be imported")
+        return module
     except UsageError as error:
         missing = error.__cause__
         if isinstance(missing, ModuleNotFoundError) and missing.name and f"{name}.".startswith(f"{missing.name}."):
