@@ -75,6 +75,7 @@ _HOMES = {
     "fedvra.theory": ["Theorem1", "Theorem2"],
     "fedvra.theory.check": ["check"],
     "fedvra.studies.simulation": ["simulate"],
+    "fedvra.state.model_file": ["load_model", "save_model"],
     "fedvra.tasks.base": ["Task"],
     "fedvra.samplers.work": ["Epochs", "RandomEpochs", "Speeds", "Steps", "Work"],
 }

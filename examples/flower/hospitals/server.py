@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -31,4 +30,4 @@ def main(grid: Grid, context: Context) -> None:
     result = strategy.start(grid, num_rounds=int(config["rounds"]), timeout=float(config["timeout"]))
     audit = strategy.audit(grid)
     print(f"audit: the duals add up to {audit.relative:.1e} of their sum; not heard: {audit.missing or 'nobody'}")
-    torch.save(result.arrays.to_torch_state_dict(), Path(str(config["folder"])) / "model.pt")
+    fv.save_model(result.arrays.to_torch_state_dict(), Path(str(config["folder"])) / "model.safetensors")

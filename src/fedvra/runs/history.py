@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedvra.core.objects import Value, equal
 from fedvra.local.protocol import StepPath
 from fedvra.problems.base import Problem
 from fedvra.state.client_store import ClientStore
+from fedvra.state.model_file import save_model
 
 TARGETS = (50, 60, 70, 80, 90, 95, 97, 98, 99)
 
@@ -82,6 +84,13 @@ class History(Value):
     def model(self) -> torch.nn.Module:
         """The global model as an ``nn.Module``."""
         return self.problem.to_module(self.x0, self.aux)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the global model, its ``state_dict`` under the module's own names, to a file that ends in ``.safetensors``.
+
+        ``fv.load_model(path, model)`` reads it again; so does whatever reads safetensors.
+        """
+        return save_model(self.model(), path)
 
     def to_pandas(self) -> Any:
         """The records as a DataFrame (needs the extra ``fedvra[pandas]``)."""

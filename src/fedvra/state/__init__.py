@@ -3,6 +3,7 @@
     client_store.py  one row per client that took part, staged, then committed or rolled back
     shared_rows.py   the memory that rows lie in, shared between processes
     durable.py       files and snapshots that survive a crash
+    model_file.py    what was learned, as a file
     folders.py       folders of runs and their locks
     frozen.py        what belongs to a model and is never trained, by its hash
 
