@@ -1,4 +1,4 @@
-"""What was learned as a file: a module's ``state_dict`` under its own names, as safetensors, which holds numbers and no code."""
+"""What was learned as a file: a module's ``state_dict`` under its own names, as safetensors, which holds no code."""
 
 from __future__ import annotations
 
