@@ -15,11 +15,10 @@ import yaml
 from fedvra.core.errors import UsageError, require, unknown_name
 from fedvra.runs import option_text
 from fedvra.runs.options import OPTIONS, RunConfig
-from fedvra.tasks.base import Task
-from fedvra.tasks.own import find_task, make
 
 if TYPE_CHECKING:
     from fedvra.engines.experiment import Experiment
+    from fedvra.tasks.base import Task
 
 
 def configure(*layers: Mapping[str, Any]) -> RunConfig:
@@ -31,6 +30,8 @@ def configure(*layers: Mapping[str, Any]) -> RunConfig:
     >>> configure({"task": "mnist", "steps": 24}, {"set": {"a": 5}}).to_dict()["set"]
     {'gamma': 'auto', 'a': 5.0, 'd': 'auto'}
     """
+    from fedvra.tasks.own import find_task
+
     for layer in layers:
         for name in layer:
             if name not in OPTIONS:
@@ -68,6 +69,7 @@ def build(config: RunConfig) -> Experiment:
     from fedvra.runs.algorithm_text import make_algorithm
     from fedvra.samplers import parse_sampler
     from fedvra.samplers.work import Steps, Work, parse_epochs
+    from fedvra.tasks.own import make
 
     algorithm = make_algorithm(config.algorithm, config.set)
     sampler = parse_sampler(config.sampler, config.cohort)

@@ -1,4 +1,4 @@
-"""What a task is. Nothing heavy is imported here: naming a task must not cost the import of torch."""
+"""What a task is. Torch is not imported here: naming a task must not cost that."""
 
 from __future__ import annotations
 
