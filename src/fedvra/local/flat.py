@@ -46,6 +46,10 @@ class FlatSpec:
         lead = x.shape[:-1]
         return {name: x[..., span].view((*lead, *shape)) for name, span, shape in self.spans()}
 
+    def window(self) -> Window:
+        """Views for somebody who asks about the same memory again and again."""
+        return Window(self)
+
     def gather(self, module: nn.Module) -> Tensor:
         """The flat vector of what the module holds now (a copy)."""
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -58,3 +62,19 @@ class FlatSpec:
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, view in self.views(x).items():
             named[name].copy_(view)
+
+
+class Window:
+    """The tensors inside one flat vector, cut out anew only where another vector is looked at."""
+
+    def __init__(self, spec: FlatSpec) -> None:
+        self.spec = spec
+        self._seen: tuple[int, torch.dtype] | None = None
+        self._views: list[Tensor] = []
+
+    def views(self, x_P: Tensor) -> list[Tensor]:
+        """In the order of the spec. While they are kept here their memory is not given to anybody else."""
+        seen = x_P.data_ptr(), x_P.dtype
+        if seen != self._seen:
+            self._seen, self._views = seen, list(self.spec.views(x_P).values())
+        return self._views

@@ -25,6 +25,9 @@ SMALL_PROGRAM = 8 << 20
 ASIDE = 0.01
 """How far from the start, relative to its size, a program is tried: at the start itself much may be zero."""
 
+PREPARED = 256 << 20
+"""Bytes of samples made ready up to which a client's are so once per round; beyond it batch by batch."""
+
 Made = TypeVar("Made", Program, FirstStep)
 
 
@@ -168,14 +171,37 @@ class Epoch:
 
     def __init__(self, feed: ClientBatches, schedule: list[Ints]) -> None:
         rows, places = np.unique(np.concatenate(schedule), return_inverse=True)
-        self.samples = [_dense(t) for t in tensors_in(feed.batch(rows))]
+        self._tree = feed.batch(rows)
+        self.samples = [_dense(t) for t in tensors_in(self._tree)]
         stops = np.cumsum([len(batch) for batch in schedule])
         self.batches = [torch.from_numpy(index).to(feed.device) for index in np.split(places, stops[:-1])]
+
+    @classmethod
+    def of(cls, feed: ClientBatches, schedule: list[Ints], rng: np.random.Generator | None) -> Epoch | None:
+        """None where samples differ from batch to batch (augmented by ``rng``, or collated), or are too many."""
+        if rng is not None or not feed.stacks:
+            return None
+        inputs = trees.leaves(feed.data.dataset.inputs)
+        bytes_each = sum(t[0].numel() * feed.dtype.itemsize for t in inputs)
+        fits = bytes_each * sum(map(len, schedule)) <= PREPARED
+        return cls(feed, schedule) if fits else None
 
     def fill(self, program: Program, t: int) -> None:
         index = self.batches[t]
         for samples, place in zip(self.samples, program.places, strict=True):
             torch.index_select(samples, 0, index, out=_dense(place))
+
+    def batch(self, t: int) -> Batch:
+        """The t-th batch, in memory of its own."""
+        index, (inputs, targets) = self.batches[t], self._tree
+        return trees.map(lambda t: _taken(t, index), inputs), trees.map(lambda t: _taken(t, index), targets)
+
+
+def _taken(samples: Tensor, index: Tensor) -> Tensor:
+    """These rows, in the memory layout that the samples have."""
+    if samples.is_contiguous():
+        return samples.index_select(0, index)
+    return _dense(samples).index_select(0, index).permute(0, 3, 1, 2)
 
 
 def _dense(images: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ global ones, which are seeded per (seed, round, client), to have other numbers i
 from __future__ import annotations
 
 import copy
+import operator
 import random
 import types
 from collections import deque
@@ -55,6 +56,7 @@ class PythonState:
             _share(slot.get(), memo, self._known)
         self._kept = [(slot, slot.get(), _copy(slot.get(), memo)) for slot in self.slots]
         self._before = [_fingerprint(value, self._known) for _, value, _ in self._kept]
+        self._sure = [_sure(value, self._known) for _, value, _ in self._kept]
         self.generators = _generators(slot.get() for slot in self.slots)
         self._positions = [_position(g) for g in self.generators]
         self._iterators = {slot.name for slot, value, _ in self._kept if isinstance(value, Iterator)}
@@ -65,8 +67,8 @@ class PythonState:
         """Names of the slots whose value is no longer what it was; remembered, for :meth:`restart`."""
         found = [
             slot.name
-            for (slot, _, _), before in zip(self._kept, self._before, strict=True)
-            if not _same(before, _fingerprint(slot.get(), self._known))
+            for (slot, value, _), sure, before in zip(self._kept, self._sure, self._before, strict=True)
+            if not (slot.get() is value and sure(value)) and not _same(before, _fingerprint(slot.get(), self._known))
         ]
         found += self._iterators
         found += [key for holder, keys in self._holders if len(holder) != len(keys) for key in holder.keys() - keys]
@@ -224,6 +226,14 @@ def _fingerprint(value: Any, known: set[int]) -> list[Any]:
     return found
 
 
+def _sure(value: Any, known: set[int]) -> Callable[[Any], bool]:
+    """Tells of the very same object at no cost that it holds what it held: most are numbers, functions or empty dicts."""
+    if isinstance(value, _CONTAINERS) and not value:
+        return operator.not_
+    sure = all(isinstance(one, (*_SCALARS, tuple)) or callable(one) or id(one) in known for one in _walk(value))
+    return lambda _: sure
+
+
 def _same(a: list[Any], b: list[Any]) -> bool:
     if len(a) != len(b):
         return False
@@ -271,9 +281,7 @@ def _bytes(t: Tensor) -> int:
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
     try:
         return copy.deepcopy(value, memo)
-    except (
-        Exception
-    ):  # locks, files, whatever a user keeps: an object that cannot be copied, which matters if it changes
+    except Exception:  # locks, files, whatever a user keeps: it matters only if it changes
         return _Uncopied
 
 

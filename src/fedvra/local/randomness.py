@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,26 @@ def noise_key(seed: int, round: int, client: int) -> int:
 
 def seed_all(key: int) -> None:
     """Start torch's, Python's and NumPy's global generators from ``key``."""
-    torch.manual_seed(key)
+    seed_torch(key)
     random.seed(key)
     np.random.seed(key % 2**32)  # noqa: NPY002 - the legacy global generator is what models draw from
+
+
+def seed_torch(key: int) -> None:
+    """Start torch's global generators from ``key``.
+
+    Where there is nothing but the processor this spares ``torch.manual_seed``'s preparations for devices that may come: it
+    writes down three stack traces, 0.3 ms for each client.
+    """
+    if _accelerated():
+        torch.manual_seed(key)
+    else:
+        torch.default_generator.manual_seed(key)
+
+
+@functools.cache
+def _accelerated() -> bool:
+    return torch.accelerator.is_available()
 
 
 @contextmanager

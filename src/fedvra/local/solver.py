@@ -29,7 +29,7 @@ from fedvra.local.loan import Batch
 from fedvra.local.measuring import Measure
 from fedvra.local.programs import Epoch, Programs
 from fedvra.local.protocol import Evaluation, SlowerPathError, Solver, SolverSettings, StepPath
-from fedvra.local.randomness import noise_key
+from fedvra.local.randomness import noise_key, seed_torch
 from fedvra.local.replay import CannotReplayError, Program, check_step
 from fedvra.local.subject import Subject
 
@@ -197,7 +197,7 @@ class SupervisedSolver(Solver):
         x.copy_(terms.anchor)
         step = rule.affine(terms, out=self.programs.constant(1)[0])
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        source = Epoch(self.feed, schedule) if rng is None else None
+        source = Epoch.of(self.feed, schedule, rng)
         pointed = False
         for t, (rows, program) in enumerate(zip(schedule, programs, strict=True)):
             if program is None:
@@ -223,7 +223,7 @@ class SupervisedSolver(Solver):
         if checked:
             check_step(self.subject, program, x, self.programs.aux, self.compute, key)
         if program.draws:
-            torch.manual_seed(key)
+            seed_torch(key)
 
     def _keep_aux(self, aux_K: Tensor | None) -> None:
         if aux_K is not None and self.programs.aux is not None:
@@ -235,25 +235,33 @@ class SupervisedSolver(Solver):
         """One client's steps by autograd: right for every module."""
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
-        x = self.programs.buffer(1)[0][0]
+        x, aux = self.programs.buffer(1)[0][0], None if aux_K is None else self.programs.aux
         with torch.no_grad():
             x.copy_(terms.anchor)
+            if aux is not None and aux_K is not None:
+                aux.copy_(aux_K)
             step = rule.affine(terms, out=self.programs.constant(1)[0])
-            self.subject.point_at(x, aux_K)
+            self.subject.point_at(x, aux)
             self.subject.restart(noise_key(block.seed, block.round, client))
+            source = Epoch.of(self.feed, schedule, rng)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for rows in schedule:
-            total += self._autograd_step(x, self.feed.batch(rows, rng), eta, step)
+        for t, rows in enumerate(schedule):
+            batch = self.feed.batch(rows, rng) if source is None else source.batch(t)
+            total += self._autograd_step(x, batch, eta, step)
         with torch.no_grad():
-            self.subject.finish(aux_K)
+            self.subject.finish(aux)
             torch.sub(x, terms.anchor, out=delta)
+            self._keep_aux(aux_K)
         return float(total) / len(schedule)
 
     def _autograd_step(self, x: Tensor, batch: Batch, eta: float, step: rule.AffineStep) -> Tensor:
         """One step from x, at which the module points."""
-        subject = self.subject
-        with torch.autocast(self.device.type, self.compute or torch.bfloat16, enabled=self.compute is not None):
+        subject, device = self.subject, self.device.type
+        if self.compute is None and not torch.is_autocast_enabled(device):
             loss = subject.backward(batch)
+        else:
+            with torch.autocast(device, self.compute or torch.bfloat16, enabled=self.compute is not None):
+                loss = subject.backward(batch)
         with torch.no_grad():
             rule.advance_parts_(x, subject.parameters, [p.grad for p in subject.parameters], eta, step)
         return loss

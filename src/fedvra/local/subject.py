@@ -60,6 +60,7 @@ class Subject:
             else PythonState(module, loss, known=[*module.parameters(), *module.buffers()])
         )
         self._insists = False
+        self._window, self._aux_window = self.spec.window(), self.aux_spec.window()
 
     # -- borrowing --------------------------------------------------------------------------------------------------
 
@@ -106,11 +107,11 @@ class Subject:
 
     def point_at(self, x_P: Tensor, aux_K: Tensor | None) -> None:
         """Let the module's parameters and statistics be views of the flat vectors: no copies in either direction."""
-        for p, view in zip(self.parameters, self.spec.views(x_P).values(), strict=True):
+        for p, view in zip(self.parameters, self._window.views(x_P), strict=True):
             p.data = view
             p.grad = None
         if aux_K is not None:
-            for held, view in zip(self.statistics, self.aux_spec.views(aux_K).values(), strict=True):
+            for held, view in zip(self.statistics, self._aux_window.views(aux_K), strict=True):
                 held.put_back()
                 held.tensor.data = view
 
@@ -144,7 +145,7 @@ class Subject:
     def take_over(self, aux_K: Tensor | None) -> None:
         """Statistics for which the forward pass made new tensors, instead of writing into the old ones."""
         if aux_K is not None:
-            for held, view in zip(self.statistics, self.aux_spec.views(aux_K).values(), strict=True):
+            for held, view in zip(self.statistics, self._aux_window.views(aux_K), strict=True):
                 now = held.now()
                 if now is not None and (now is not held.tensor or now.data_ptr() != view.data_ptr()):
                     view.copy_(now.detach())
