@@ -24,6 +24,7 @@ _HOMES = {
     "fedvra.algorithms.fedvrau": ["FedVRAU"],
     "fedvra.core.cohort": ["Cohort"],
     "fedvra.core.rule": ["Coefficients"],
+    "fedvra.core.optimisers": ["SGD", "Adam", "AdamW", "Torch"],
     "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "split"],
     "fedvra.data.partitions": [
         "Partition",

@@ -368,3 +368,40 @@ def test_a_cohort_without_weight_leaves_the_books_as_they_were(tmp_path: Path) -
         run(strategy, FakeGrid(make_nodes(quadratic(), tmp_path)), rounds=2)
     one = fv.simulate(fv.FedAvg(), problem=quadratic(), work=fv.Steps(3), lr=ETA, rounds=1, workers=1, **options)
     np.testing.assert_allclose(strategy.books.x0, one.x0, rtol=1e-12, atol=1e-14)
+
+
+# -- local optimisers -------------------------------------------------------------------------------------------------------
+
+RMS = fv.Torch(torch.optim.RMSprop)
+OPTIMISERS = [
+    (fv.Scaffold(), fv.SGD(momentum=0.9, clip=2.0)),
+    (fv.FedNova(), fv.SGD(momentum=0.5, nesterov=True, cosine=True)),
+    (fv.FedDyn(alpha=0.5), fv.Adam(beta2=0.99)),
+    (fv.FedAvg(), RMS),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "local"), OPTIMISERS, ids=str)
+def test_nodes_step_by_the_optimiser_that_the_order_names(algorithm: fv.Algorithm, local: Any, tmp_path: Path) -> None:
+    """Also after a restart of the server halfway: nothing of an optimiser lasts longer than a round."""
+    options: dict[str, Any] = {"sampler": fv.Uniform(2), "work": fv.Steps([1, 3, 5]), "lr": ETA, "local": local}
+    app = node.client_app(problem=quadratic(), local=RMS)
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path, app))
+    for rounds in (3, ROUNDS):
+        strategy = make_strategy(tmp_path, algorithm, **options)
+        run(strategy, grid, rounds)
+    assert {order.local for order in grid.sent if order.errand == Errand.TRAIN} == {local.text()}
+    expected = fv.simulate(algorithm, problem=quadratic(), rounds=ROUNDS, workers=1, **options)
+    np.testing.assert_allclose(strategy.books.x0, expected.x0, rtol=1e-12, atol=1e-14)
+    assert strategy.audit(grid).relative < 1e-12
+
+
+def test_an_optimiser_made_by_a_function_must_be_there_at_the_node(tmp_path: Path) -> None:
+    strategy = make_strategy(tmp_path, fv.FedAvg(), local=RMS)
+    run(strategy, FakeGrid(make_nodes(quadratic(), tmp_path)), rounds=1)
+    assert "give this client the same" in strategy.records[-1]["lost"][0]
+
+
+def test_what_has_no_meaning_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(fv.UsageError, match="SCAFFOLD does not go with adam"):
+        make_strategy(tmp_path, fv.Scaffold(), local=fv.Adam())

@@ -55,6 +55,16 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(after: int, workers: int, whole:
     assert folder.config() == small()
 
 
+@pytest.mark.parametrize("local", ["sgd:momentum=0.9,clip=1", "adam"])
+def test_an_optimiser_starts_anew_in_each_round_so_a_run_goes_on(local: str, tmp_path: Path) -> None:
+    options = {"local": local, "algorithm": "fedavg", "weight_decay": 0, "rounds": 5}
+    execute(small(**options), tmp_path / "whole")
+    folder = stopped(tmp_path / "run", 4, **options)
+    resume(folder.path)
+    assert outcome(folder.path) == outcome(tmp_path / "whole")
+    assert folder.config().local == ("adam" if local == "adam" else "sgd:clip=1,momentum=0.9")
+
+
 def test_a_run_may_be_extended(whole: Path, tmp_path: Path) -> None:
     execute(small(rounds=4), tmp_path / "run")
     assert resume(tmp_path / "run", rounds=10).rounds == 10

@@ -17,13 +17,16 @@ class FedNova(Algorithm):
 
     .. math::
 
-        x_0 \leftarrow x_0 + Q_\mathrm{eff} \sum_{i\in A} \frac{\omega_i}{\sum_{j\in A}\omega_j} \frac{x_i - x_0}{Q_i},
-        \qquad Q_\mathrm{eff} = \frac{\sum_{i\in A} \omega_i Q_i}{\sum_{i\in A}\omega_i}
+        x_0 \leftarrow x_0 + Q_\mathrm{eff} \sum_{i\in A} \frac{\omega_i}{\sum_{j\in A}\omega_j} \frac{x_i - x_0}{\tilde Q_i},
+        \qquad Q_\mathrm{eff} = \frac{\sum_{i\in A} \omega_i \tilde Q_i}{\sum_{i\in A}\omega_i}
+
+    :math:`\tilde Q_i = \|a_i\|_1` is the original's normaliser: Q_i for plain SGD, more with momentum
+    (``fedvra.core.optimisers``).
 
     >>> FedNova()
     FedNova()
 
-    Departures: plain SGD is the local solver, so FedNova's general normaliser ||a_i||_1 is Q_i.
+    Departures: none for SGD; local optimisers without a normaliser (Adam) are refused.
     """
 
     name: ClassVar[str] = "fednova"
@@ -33,4 +36,4 @@ class FedNova(Algorithm):
     )
 
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
-        return Coefficients(gamma=zeros(cohort), alpha=zeros(cohort), w=1.0 / cohort.steps, scale=effective_steps)
+        return Coefficients(gamma=zeros(cohort), alpha=zeros(cohort), w=1.0 / cohort.amount, scale=effective_steps)

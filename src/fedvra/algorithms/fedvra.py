@@ -11,6 +11,7 @@ import numpy as np
 from fedvra.algorithms.base import Algorithm, Everyone, beta, non_negative, ones, register, relative_penalty
 from fedvra.core.adaptive import Adaptive, Seen
 from fedvra.core.cohort import Cohort, Floats, Setting, resolve
+from fedvra.core.errors import require
 from fedvra.core.rule import Coefficients, discounted_steps
 from fedvra.policies import Auto, Pace, Remark1, auto, inverse_p
 from fedvra.policies.pace import carry, mean_carry, mean_p, mean_rate
@@ -58,6 +59,9 @@ class PrimalDual(Algorithm, Adaptive, ABC):
     def _alpha(self, cohort: Cohort, gamma: Floats, d: Floats) -> Floats:
         """a*gamma, one per client."""
         if isinstance(self.a, Remark1):
+            require(
+                cohort.effective is None, "remark1 is a bound for plain SGD: give a number for a, or leave it at auto."
+            )
             amounts = cohort.eta * discounted_steps(gamma, cohort.eta, cohort.steps.astype(np.float64))
             return np.where(gamma > 0, np.maximum(0.0, 1 / amounts - d * gamma), 0.0)
         if not isinstance(self.a, Auto):

@@ -21,7 +21,8 @@ class Scaffold(Algorithm):
         \lambda_i &\leftarrow \lambda_i - \lambda + \frac{1}{\eta Q_i}(x_0 - x_i) \qquad\text{(option II)} \\
         x_0       &\leftarrow x_0 + \eta_g \sum_{i\in A} \frac{\omega_i}{p_i}(x_i - x_0)
 
-    Q_i is the client's true number of steps in this round, not a common K.
+    Q_i is the client's true number of steps in this round, not a common K; with momentum their effective number
+    (``fedvra.core.optimisers``).
 
     Args:
         global_lr: the server's stepsize eta_g.
@@ -49,6 +50,6 @@ class Scaffold(Algorithm):
         return Coefficients(
             sigma=1.0,
             gamma=zeros(cohort),
-            alpha=1.0 / (cohort.eta * cohort.steps),
+            alpha=1.0 / (cohort.eta * cohort.amount),
             w=resolve(self.global_lr, cohort, "global_lr") / cohort.p,
         )

@@ -6,6 +6,8 @@
     registry.py    how algorithms, samplers, data sets, models and tasks are found by name
     validation.py  checks of what a user gives
     calls.py       objects as the command line writes them: name:value,key=value
+    optimisers.py  which optimiser takes local steps, and how much work they amount to
+    schedule.py    stepsizes that change
     block.py       what a block of clients is given, and what its clients keep
     step.py        client_round and server_round: where the equations are put together
     adaptive.py    what an algorithm that adapts carries from round to round

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedvra.core import rule
 from fedvra.core.cohort import Floats, Ints
+from fedvra.core.optimisers import PLAIN, LocalOptimiser
 
 
 class Broadcast(NamedTuple):
@@ -61,6 +62,8 @@ class Orders:
     kappa: float = 0.0
     """Of a client's own anchor step, where the round is without communication."""
     communicates: bool = True
+    local: LocalOptimiser = PLAIN
+    """What takes the steps."""
 
     def cut(self, span: slice) -> Orders:
         """Those of some clients of the block."""

@@ -31,7 +31,7 @@ class Cohort(Value):
     p: Floats
     """p_i^r, the probability with which client i takes part in this round (in (0, 1])."""
     steps: Ints
-    """Q_i^r, the number of local steps."""
+    """Q_i^r, the number of local steps; what they amount to is :attr:`amount`."""
     samples: Ints
     """n_i, how many samples the client holds."""
     omega: Floats
@@ -42,9 +42,33 @@ class Cohort(Value):
     """The run's seed, for algorithms that draw at random through ``fedvra.core.streams``."""
     memory: Mapping[str, float] = field(default_factory=dict)
     """What an algorithm that adapts noted after the last round, by name (``fedvra.core.adaptive``); empty before the first."""
+    effective: Floats | None = None
+    """Q~_i, where it is not Q_i; NaN where the local optimiser has no such number (``fedvra.core.optimisers``)."""
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    @property
+    def amount(self) -> Floats:
+        """Q~_i, the effective number of local steps: eta_i*Q~_i is how far a constant unit gradient carries client i.
+
+        With plain SGD it is Q_i. Coefficients that contain Q_i mean this number.
+        """
+        if self.effective is None:
+            return self.steps.astype(np.float64)
+        require(
+            not bool(np.isnan(self.effective).any()),
+            "the algorithm divides by how far a constant gradient carries a client, and the local optimiser has no such number "
+            "(only SGD has, with or without momentum): use local=SGD(...), or FedAvg, FedProx, FedADMM, FedPD, FedDyn, or "
+            "FedVRA with numbers for gamma and a.",
+        )
+        return self.effective
+
+    @property
+    def carry(self) -> Floats:
+        """T_i = eta_i*Q~_i; eta_i*Q_i where there is no Q~_i: a scale to compare uploads by."""
+        known = self.steps if self.effective is None else self.effective
+        return self.eta * np.where(np.isnan(known), self.steps, known)
 
 
 def mean_over(cohort: Cohort, values: Floats) -> float:

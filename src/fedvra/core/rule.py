@@ -24,8 +24,8 @@ server step the paper's limit gamma -> 0 does not reach. (3) The upload is D_i, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class Totals:
     omega: float
     """sum_A omega_i"""
     omega_q: float
-    """sum_A omega_i * Q_i"""
+    """sum_A omega_i * Q~_i, the effective numbers of steps"""
 
 
 def divisor(omega: float) -> float:
@@ -67,7 +67,7 @@ def over_cohort(totals: Totals) -> float:
 
 
 def effective_steps(totals: Totals) -> float:
-    """s = (sum_A omega_i Q_i) / (sum_A omega_i)^2: FedNova's tau_eff over the cohort's weight, for w_i = 1/Q_i."""
+    """s = (sum_A omega_i Q~_i) / (sum_A omega_i)^2: FedNova's tau_eff over the cohort's weight, for w_i = 1/Q~_i."""
     return totals.omega_q / divisor(totals.omega**2)
 
 
@@ -112,6 +112,22 @@ class AffineStep(NamedTuple):
     c: Tensor | None
 
 
+class Stepping(Protocol):
+    """Step 11 by an optimiser with a memory: see ``fedvra.local.stepping``."""
+
+    def take(self, x: Tensor, g: Tensor) -> None:
+        """x <- x - eta_t*O(u), u = g + decay*x - h + gamma*(x - anchor), in place."""
+
+
+class Corrected(NamedTuple):
+    """What an optimiser is handed, u = g + pull*x + shift, with shift constant over a client's local steps."""
+
+    pull: float | Tensor
+    """gamma + decay"""
+    shift: Tensor | None
+    """-(h + gamma*anchor); None where it is zero."""
+
+
 def correction(lam_i: Tensor | None, lam: Tensor, sigma: float) -> Tensor | None:
     """h_i = lam_i - sigma*lam: what the client's gradient is corrected by. None stands for zero, before and after."""
     if not sigma:
@@ -148,6 +164,23 @@ def affine(terms: Terms, out: Tensor | None = None) -> AffineStep:
     return AffineStep(rho, torch.add(terms.h, terms.anchor, alpha=terms.gamma, out=out).mul_(terms.eta))
 
 
+def corrected(terms: Terms, out: Tensor | None = None) -> Corrected:
+    """The gradient of step 11, g + decay*x - h + gamma*(x - anchor), as g + pull*x + shift: what momentum and the like act on.
+
+    ``out`` is where the shift is put, where there is one.
+    """
+    shift = affine(replace(terms, eta=1.0), out).c
+    return Corrected(terms.gamma + terms.decay, None if shift is None else shift.neg_())
+
+
+def correct_(u: Tensor, x: Tensor, pull: float | Tensor) -> None:
+    """u <- u + pull*x: the part of the correction that changes with x."""
+    if isinstance(pull, Tensor):
+        u.addcmul_(pull, x)
+    elif pull:
+        u.add_(x, alpha=pull)
+
+
 def first_move_(delta: Tensor, terms: Terms) -> None:
     """Step 11 at x = anchor less its gradient, as a move: delta = eta*(h - decay*anchor). The pull is zero there."""
     torch.mul(terms.anchor, -terms.eta * terms.decay, out=delta)
@@ -155,15 +188,23 @@ def first_move_(delta: Tensor, terms: Terms) -> None:
         delta.add_(terms.h, alpha=float(terms.eta))
 
 
-def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: AffineStep) -> None:
-    """Step 11 in place, in its affine form: x <- rho*x - eta*g + c."""
+def advance_(x: Tensor, g: Tensor, eta: float | Tensor, step: AffineStep | Stepping) -> None:
+    """Step 11 in place, in its affine form: x <- rho*x - eta*g + c; or by an optimiser, which knows its stepsizes."""
+    if not isinstance(step, AffineStep):
+        step.take(x, g)
+        return
     x.mul_(step.rho)
-    if isinstance(eta, Tensor):
-        x.addcmul_(eta, g, value=-1)
-    else:
-        x.add_(g, alpha=-eta)
+    move_(x, g, eta)
     if step.c is not None:
         x.add_(step.c)
+
+
+def move_(x: Tensor, direction: Tensor, eta: float | Tensor) -> None:
+    """x <- x - eta*direction, in place: the step of an optimiser that has settled on its direction."""
+    if isinstance(eta, Tensor):
+        x.addcmul_(eta, direction, value=-1)
+    else:
+        x.add_(direction, alpha=-eta)
 
 
 def advance_parts_(

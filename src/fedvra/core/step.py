@@ -168,7 +168,8 @@ def server_round(
         project: P_X.
     """
     keep = counted.astype(np.float64)
-    totals = rule.Totals(float(keep @ cohort.omega), float(keep @ (cohort.omega * cohort.steps)))
+    amounts = cohort.steps if cohort.effective is None else cohort.effective
+    totals = rule.Totals(float(keep @ cohort.omega), float(keep @ (cohort.omega * amounts)))
     lam = rule.server_dual(server.lam, sums.dual, row.sigma, totals.omega)
     x0 = server.x0
     if row.communicates:

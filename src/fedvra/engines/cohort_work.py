@@ -69,7 +69,9 @@ class CohortWork:
         """What the clients at these places of the cohort are to do."""
         e, clients, steps, eta = self.experiment, cohort.clients[part], cohort.steps[part], cohort.eta[part]
         block = Block(cohort.round, e.seed, clients, steps, eta, path.name, check[part])
-        return Orders(block, row.gamma[part], row.alpha[part], row.sigma, e.problem.decay, row.kappa, row.communicates)
+        return Orders(
+            block, row.gamma[part], row.alpha[part], row.sigma, e.problem.decay, row.kappa, row.communicates, e.local
+        )
 
     def _sums(self, parts: int, ratio: float | None, loss: float) -> Sums:
         """What the parts added up, with the dual sum as ``ratio`` times the other where that is so."""

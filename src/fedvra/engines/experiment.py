@@ -17,8 +17,9 @@ from torch import Tensor
 from fedvra.algorithms.base import Algorithm
 from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
-from fedvra.core.errors import require
+from fedvra.core.errors import UsageError, require
 from fedvra.core.objects import Value
+from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.local.protocol import SolverSettings
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem
@@ -49,6 +50,7 @@ class Experiment(Value):
     drop_last: bool = False
     solver: SolverSettings = field(default_factory=SolverSettings)
     refuse: Refusal | None = None
+    local: LocalOptimiser = PLAIN
 
     def start(self) -> Tensor:
         """x0 before the first round: ``x_init``, or the problem's own."""
@@ -109,21 +111,28 @@ class Plan:
         """These clients as a cohort."""
         e = self.experiment
         samples = self.samples[clients]
+        steps = e.work.steps(round, clients, samples, e.batch_size, e.seed, e.drop_last)
         cohort = Cohort(
             round=round,
             total=self.total,
             clients=clients,
             p=e.sampler.probabilities(round, clients, self.total, Participation(round, counts)),
-            steps=e.work.steps(round, clients, samples, e.batch_size, e.seed, e.drop_last),
+            steps=steps,
             samples=samples,
             omega=self.omega[clients],
             eta=np.zeros(len(clients)),
             seed=e.seed,
             memory=memory,
+            effective=self.effective(steps),
         )
         eta = resolve(e.lr, cohort, "lr")
         require(bool(np.all(eta > 0)), f"the learning rate must be > 0, got {eta.min() if len(eta) else eta}.")
         return replace(cohort, eta=eta)
+
+    def effective(self, steps: Ints) -> Floats | None:
+        """What so many local steps amount to, where that is another number; see ``fedvra.core.optimisers``."""
+        local = self.experiment.local
+        return None if local.plain else local.amounts(steps)
 
     def row(self, cohort: Cohort, counts: Ints) -> rule.Coefficients:
         """The algorithm's coefficients, checked."""
@@ -155,6 +164,20 @@ class Plan:
             f"refuse must be a rule such as fv.MedianNorm(3) or None, got {e.refuse!r}.",
         )
         require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
+        require(
+            isinstance(e.local, LocalOptimiser),
+            f"local must be an optimiser such as fv.SGD(momentum=0.9), fv.Adam() or fv.Torch(...), got {e.local!r}.",
+        )
+        e.local.check(e.problem.decay)
+        if not e.local.counts:  # what cannot be is known before the first round
+            one, counts = np.zeros(1, dtype=np.int64), np.zeros(self.total, dtype=np.int64)
+            alone = Cohort(
+                0, self.total, one, np.ones(1), one + 1, self.samples[:1], self.omega[:1], np.full(1, 1e-300)
+            )
+            try:
+                self.row(replace(alone, effective=self.effective(alone.steps)), counts)
+            except UsageError as refusal:
+                raise UsageError(f"{e.algorithm.label} does not go with {e.local.text()}: {refusal}") from None
         if e.algorithm.everyone_takes_part:
             require(e.drop == 0, f"{e.algorithm.label} needs every client's reply in every round: leave drop at 0.")
             require(e.refuse is None, f"{e.algorithm.label} needs every client's reply: it cannot refuse any.")
@@ -169,4 +192,4 @@ class Plan:
 def subset(cohort: Cohort, mask: NDArray[np.bool_]) -> Cohort:
     """Some clients of a cohort."""
     arrays = {name: getattr(cohort, name)[mask] for name in ("clients", "p", "steps", "samples", "omega", "eta")}
-    return replace(cohort, **arrays)
+    return replace(cohort, **arrays, effective=None if cohort.effective is None else cohort.effective[mask])

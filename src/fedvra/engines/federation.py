@@ -103,7 +103,7 @@ class Federation:
         with one_thread():
             self.solver = e.problem.solver(e.data, settings)
             """The solver of the server's own process: works where there are no others, and looks at what they did."""
-        self.state.path = self.solver.path
+        self.take_path(self.solver.path.under(e.local))
         self._checks = CheckSchedule(e.seed, self.plan.samples, e.batch_size)
 
         def make_worker() -> Worker:

@@ -46,7 +46,7 @@ def judged_work(
         came &= torch.isfinite(aux).all(1).cpu().numpy()  # the rule looks at moves; buffers must be numbers at least
     kept = came.copy()
     if came.any():
-        work = (cohort.eta * cohort.steps)[order]
+        work = cohort.carry[order]
         kept[came] = ~refused(refuse, moves[torch.from_numpy(came)], work[came])
     _add_up(board.sums[0, 0], moves, (cohort.omega * row.w)[order], kept)
     _add_up(board.sums[0, 1], moves, (cohort.omega * row.alpha)[order], kept)

@@ -150,6 +150,6 @@ def _outliers(refuse: Refusal | None, cohort: Cohort, uploads: Mapping[int, Uplo
     if refuse is None or not uploads:
         return []
     sent = np.isin(cohort.clients, list(uploads))
-    clients, work = cohort.clients[sent].tolist(), (cohort.eta * cohort.steps)[sent]
+    clients, work = cohort.clients[sent].tolist(), cohort.carry[sent]
     mask = refused(refuse, torch.stack([uploads[client].move for client in clients]), work)
     return [client for client, out in zip(clients, mask.tolist(), strict=True) if out]

@@ -58,6 +58,7 @@ def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> 
                 gamma=float(row.gamma[k]),
                 alpha=float(row.alpha[k]),
                 sigma=float(row.sigma),
+                local=strategy.experiment.local.text(),
                 arrays={**order.arrays, **vectors},
             )
         )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,14 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedvra.core import rule
 from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
 from fedvra.core.errors import UsageError, require
+from fedvra.core.optimisers import LocalOptimiser, Torch, parse_local
 from fedvra.core.step import Moves, WholeMoves, client_round
 from fedvra.core.threads import one_thread
 from fedvra.data.dataset import Dataset, FederatedData, checked
 from fedvra.flower.client_ledger import Ledger, LostStateError, Rows, StaleMessageError
+from fedvra.flower.local_work import LocalWork
 from fedvra.flower.orphans import end_with_supernode
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
@@ -43,38 +43,6 @@ PARTITION, FOLDER, KEY_FILE = "partition-id", "fedvra-folder", "fedvra-key-file"
 """Keys of a SuperNode's --node-config: the client number, where its ledger is kept, and the secret that seals it."""
 
 
-@dataclass(frozen=True)
-class LocalWork:
-    """One client's work in one round: all that steps 9-13 need."""
-
-    client: int
-    round: int
-    """Counted from 0."""
-    steps: int
-    """Q_i."""
-    eta: float
-    x0: Tensor
-    """The global model, flat [P]."""
-    terms: rule.Terms
-    """What step 11 adds to the gradient."""
-    problem: Problem
-    data: Any
-    context: Context
-    _solve: Callable[[], Moves]
-    _losses: list[float]
-
-    def solve(self) -> Tensor:
-        """Take the local steps as the simulator does; returns the move x_i - x0."""
-        moves = self._solve()
-        self._losses[:] = moves.losses.tolist()
-        return moves.move(0)
-
-    def step(self, x: Tensor, g: Tensor) -> Tensor:
-        """Step 11 from x with gradient g, for those who drive the steps by hand: return x - work.x0 after Q_i of them."""
-        h = torch.zeros_like(x) if self.terms.h is None else self.terms.h
-        return rule.local_step(x, g, h, self.x0, self.eta, float(self.terms.gamma), self.terms.decay)
-
-
 Steps = Callable[[LocalWork], Tensor]
 Handler = Callable[[Message, Context], Message]
 
@@ -84,6 +52,7 @@ def client(
     problem: Problem | Callable[[Context], Problem],
     data: Any = None,
     solver: SolverSettings | None = None,
+    local: Torch | None = None,
 ) -> Callable[[Steps], Handler]:
     """Make a ClientApp's train function out of one that does the local steps.
 
@@ -92,6 +61,7 @@ def client(
         data: this node's own: a :class:`fedvra.Dataset`, what else the problem works on, or a function of the ``Context``
             that loads it. A ``FederatedData`` is taken to hold all clients' parts, of which this node uses its own.
         solver: how steps are computed; the batch size is the server's.
+        local: the server names the optimiser; one that a function makes, ``fv.Torch(...)``, each client must have itself.
     """
 
     def decorate(steps: Steps) -> Handler:
@@ -99,7 +69,7 @@ def client(
         def handle(message: Message, context: Context) -> Message:
             end_with_supernode()
             order = unpack_order(message.content)
-            node = _Node(order, context, problem, data, solver or SolverSettings(), steps)
+            node = _Node(order, context, problem, data, solver or SolverSettings(), steps, local)
             return Message(pack(node.answer()), reply_to=message)
 
         return handle
@@ -108,11 +78,15 @@ def client(
 
 
 def client_app(
-    *, problem: Problem | Callable[[Context], Problem], data: Any = None, solver: SolverSettings | None = None
+    *,
+    problem: Problem | Callable[[Context], Problem],
+    data: Any = None,
+    solver: SolverSettings | None = None,
+    local: Torch | None = None,
 ) -> ClientApp:
     """A whole ClientApp that takes the library's own local steps."""
     app = ClientApp()
-    app.train()(client(problem=problem, data=data, solver=solver)(LocalWork.solve))
+    app.train()(client(problem=problem, data=data, solver=solver, local=local)(LocalWork.solve))
     return app
 
 
@@ -120,9 +94,16 @@ class _Node:
     """One message being answered: Flower starts a process for each, so nothing is kept but what the ledger holds."""
 
     def __init__(
-        self, order: Order, context: Context, problem: Any, data: Any, settings: SolverSettings, steps: Steps
+        self,
+        order: Order,
+        context: Context,
+        problem: Any,
+        data: Any,
+        settings: SolverSettings,
+        steps: Steps,
+        local: Torch | None = None,
     ) -> None:
-        self.order, self.context, self.steps = order, context, steps
+        self.order, self.context, self.steps, self.local = order, context, steps, local
         self.client = _client_number(context, order.total)
         self._problem, self._data = problem, data
         self.settings = settings.of_run(order.batch_size or None, bool(order.drop_last), order.seed)
@@ -197,7 +178,8 @@ class _Node:
         x0, lam, aux = order.arrays["x0"], order.arrays.get("lam"), order.arrays.get("aux")
         self._check_model(aux)
         block = Block(order.round, order.seed, np.array([self.client]), np.array([order.steps]), np.array([order.eta]))
-        orders = Orders(block, np.array([order.gamma]), np.array([order.alpha]), order.sigma, self.problem.decay)
+        gamma, alpha = np.array([order.gamma]), np.array([order.alpha])
+        orders = Orders(block, gamma, alpha, order.sigma, self.problem.decay, local=self._optimiser())
         kept = Kept(
             duals=_LedgerRows("lam", rows, new) if order.alpha or order.sigma or "lam" in rows else None,
             aux=_LedgerRows("aux", rows, new) if self.problem.aux_is_local else None,
@@ -213,6 +195,18 @@ class _Node:
         if private.aux is not None:
             arrays["aux"] = to_array(private.aux[0])
         return self._say(Status.DONE, ticket=self.ledger.stage(new), loss=float(moves.losses[0]), arrays=arrays)
+
+    def _optimiser(self) -> LocalOptimiser:
+        """The one that the order names."""
+        if self.order.local != "torch":
+            return parse_local(self.order.local)
+        if self.local is None:
+            raise UsageError(
+                "the server asks for an optimiser that only a function makes: give this client the same, "
+                "client_app(..., local=fv.Torch(...))."
+            )
+        self.local.check(self.problem.decay)
+        return self.local
 
     def _steps(self, solver: Solver, terms: BlockTerms, private: Private, block: Block) -> Moves:
         """The user's own way through steps 9-13."""

@@ -80,6 +80,8 @@ class Order:
     gamma: float = 0.0
     alpha: float = 0.0
     sigma: float = 0.0
+    local: str = "sgd"
+    """The optimiser that takes the steps, as the command line writes it; "torch": the one that the client was given."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     """x0, lam (where sigma is not 0), aux, and lam_i as "restore" for a client that lost its own."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -71,6 +72,12 @@ class Books:
         """Whether a client has the state that was counted last, or will be sent it."""
         counted = self.tickets.get(answer.client, "")
         return counted in (answer.committed, answer.pending) or answer.client in self.restores
+
+    @classmethod
+    def begin(cls, identity: dict[str, Any], x0: Tensor, aux: Tensor | None, clients: int) -> Books:
+        """Before the first round."""
+        counts, samples = (np.zeros(clients, dtype=np.int64) for _ in range(2))
+        return cls(identity, x0, torch.zeros_like(x0), aux, counts, samples)
 
     def claim(self, client: int, key: str) -> str | None:
         """Bind a client number to a node's key; returns why not, where it belongs to another or the key to another number."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -22,6 +21,7 @@ from fedvra.core import rule
 from fedvra.core.adaptive import chosen
 from fedvra.core.cohort import Cohort, Setting
 from fedvra.core.errors import UsageError, require
+from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.engines.experiment import Experiment, Plan
 from fedvra.flower.count_uploads import count, judge
 from fedvra.flower.errands import losses, make_order, train_orders
@@ -53,6 +53,7 @@ class Strategy(FlowerStrategy):
         folder: where the server keeps its books. A run on a folder that holds some goes on from there.
         weights: "equal", "samples" or one number per client.
         max_norm: refuse uploads x_i - x0 of greater Euclidean norm; None sets no bound.
+        local: what takes the clients' steps, as in ``simulate``; ``fv.Torch(...)`` must be given to the clients as well.
         refuse: which of a round's uploads are not counted, e.g. ``fv.MedianNorm(3)`` or ``fv.MultiKrum(2)``; None: all are.
         max_samples: refuse clients that say they hold more; with weights="samples" it is what they may claim.
         audit_every: compare lam with the clients' duals every so many rounds; 0 never.
@@ -74,6 +75,7 @@ class Strategy(FlowerStrategy):
         work: Work,
         folder: str | Path,
         lr: Setting = 0.01,
+        local: LocalOptimiser = PLAIN,
         batch_size: int | None = None,
         drop_last: bool = False,
         seed: int = 0,
@@ -104,6 +106,7 @@ class Strategy(FlowerStrategy):
             eval_every=0,
             drop_last=drop_last,
             refuse=refuse,
+            local=local,
         )
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
@@ -112,14 +115,7 @@ class Strategy(FlowerStrategy):
         self.frozen = frozen_hash(problem.frozen(seed))
         """What is frozen in the model, by its hash: every order names it, and no node works on another."""
         identity = {"algorithm": algorithm.name, "seed": seed, "clients": clients, "parameters": x0.numel()}
-        self.books = Books(
-            identity,
-            x0,
-            torch.zeros_like(x0),
-            problem.initial_aux(seed),
-            counts=np.zeros(clients, dtype=np.int64),
-            samples=np.zeros(clients, dtype=np.int64),
-        )
+        self.books = Books.begin(identity, x0, problem.initial_aux(seed), clients)
         Plan(self.experiment, np.ones(clients, dtype=np.int64))  # what it would refuse is known before anybody is asked
         self.roster = Roster(clients, lambda: make_order(self, Errand.HELLO, -1), self._accept)
         self.records: list[dict[str, Any]] = []

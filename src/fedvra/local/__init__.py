@@ -4,6 +4,8 @@
     solver.py          the solver for any ``nn.Module``: paths eager, traced, block
     subject.py         the user's own module, lent to a solver and pointed at flat vectors
     looking.py         what training changes in it; python_state.py: what it changes outside of tensors
+    one_client.py      one client's steps, replayed or by autograd
+    stepping.py        momentum, clipping, Adam: optimisers on flat vectors
     client_batches.py  a client's batches in order
     programs.py        the recorded steps a solver keeps; replay/ records, replays and checks them
     blocks.py          several clients at once

@@ -11,29 +11,48 @@ from torch import Tensor
 from fedvra.core import rule
 from fedvra.core.block import Block
 from fedvra.core.cohort import Floats, Ints
+from fedvra.core.optimisers import SGD, LocalOptimiser
 from fedvra.local.programs import Programs
 from fedvra.local.replay import check_block
+from fedvra.local.stepping import begin_block
 
 Columns = tuple[float | Tensor, float | Tensor, Tensor | None]
 
 
-def solve_block(programs: Programs, terms: Sequence[rule.Terms], block: Block, schedules: list[list[Ints]]) -> Floats:
+def solve_block(
+    programs: Programs,
+    terms: Sequence[rule.Terms],
+    block: Block,
+    schedules: list[list[Ints]],
+    local: LocalOptimiser,
+) -> Floats:
     """Every client's steps, in step; the row of one that has done its Q_i is copied out, and what follows is not looked at.
 
     The moves are left in the programs' buffer; returns the mean training losses.
     """
     steps, feed, (x, delta) = block.steps, programs.feed, programs.buffer(len(terms))
     generators = [feed.augmentation(block, int(c)) for c in block.clients]
-    ready = [programs.for_block(schedules, t) for t in range(int(steps.max()))]
-    rho, eta, c = _coefficients(programs, terms, block)
+    ready = [programs.for_block(schedules, t, apart=not local.plain) for t in range(int(steps.max()))]
     for row, one in zip(x, terms, strict=True):
         row.copy_(one.anchor)
+    motion = None
+    rho: float | Tensor
+    eta: float | Tensor
+    if local.plain:
+        rho, eta, c = _coefficients(programs, terms, block)
+    else:
+        assert isinstance(local, SGD)  # the others go one at a time
+        u, constants = programs.gradient(len(terms)), programs.constant(len(terms))
+        motion = begin_block(local, terms, steps.tolist(), x, u, constants)
+        (rho, c), eta = motion.gather, -1.0
     total = torch.zeros(len(steps), dtype=torch.float64, device=feed.device)
     for t, program in enumerate(ready):
         programs.fill_block(program, schedules, t, generators)
         if t == 0 and block.check is not None and block.check.any():
             check_block(programs.subject, program, x, x.clone(), np.flatnonzero(block.check).tolist())
         program.run(rho, eta, c)
+        if motion is not None:
+            motion.step()
         total += program.loss * torch.from_numpy(steps > t).to(feed.device)
         for k in np.flatnonzero(steps == t + 1).tolist():
             torch.sub(x[k], terms[k].anchor, out=delta[k])

@@ -49,40 +49,43 @@ class Programs:
         """The statistics that programs update."""
         if self.aux is not None:
             self.aux = self.aux.to(feed.device)
-        self._programs: dict[tuple[int, int, bool], Program | None] = {}
+        self._programs: dict[tuple[int, int, bool, bool], Program | None] = {}
         self._first: dict[tuple[int, int], FirstStep | None] = {}
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
         self._constants: dict[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}
 
-    def get(self, size: int, width: int, shared: bool) -> Program | None:
+    def get(self, size: int, width: int, shared: bool = False, apart: bool = False) -> Program | None:
         """The program for batches of this size: bound to x, or (``shared``, width 1) to the anchor and writing to delta.
+
+        ``apart`` leaves x alone and gathers the gradient in a vector of its own, for optimisers with a memory.
 
         None where the batch size is an odd one and the model too large to keep a set of buffers for each.
         """
-        key = (size, width, shared)
+        key = (size, width, shared, apart)
         if key not in self._programs:
-            self._programs[key] = self._trace(size, width, shared)
+            self._programs[key] = self._trace(*key)
         return self._programs[key]
 
-    def _trace(self, size: int, width: int, shared: bool) -> Program | None:
-        usual = self._programs.get((self.usual, 1, False))
+    def _trace(self, size: int, width: int, shared: bool, apart: bool) -> Program | None:
+        usual = self._programs.get((self.usual, 1, False, False))
         if usual is not None and size != self.usual and usual.nbytes() > SMALL_PROGRAM:
             return None
         x, delta = self.buffer(width)
         batches, points = self._trial_batches(size, width), self._trial_points(width)
         try:
             if width > 1:
-                return trace_block(self.subject, batches, points, x)
-            start, out = (self.anchor, delta[0]) if shared else (x[0], x[0])
+                return trace_block(self.subject, batches, points, x, self.gradient(width) if apart else x)
+            start, out = (self.anchor, delta[0]) if shared else (x[0], self.gradient(1)[0] if apart else x[0])
             return trace_step(self.subject, batches, points, start, self.aux, out, self.compute)
         except CannotReplayError:
             raise
         except Exception as error:  # whatever torch or the model said: autograd is there
             raise CannotReplayError(_first_line(error)) from error
 
-    def for_block(self, schedules: list[list[Ints]], t: int) -> Program:
+    def for_block(self, schedules: list[list[Ints]], t: int, apart: bool = False) -> Program:
         longest = max(schedules, key=len)
-        program = self.get(len(longest[t]), len(schedules), shared=False)
+        program = self.get(len(longest[t]), len(schedules), apart=apart)
         assert program is not None  # a model that is blocked is small: each shape has its program
         return program
 
@@ -155,6 +158,12 @@ class Programs:
         if width not in self._constants:
             self._constants[width] = self.anchor.new_zeros(width, self.spec.size)
         return self._constants[width]
+
+    def gradient(self, width: int) -> Tensor:
+        """Room for u [M, P], what an optimiser with a memory is handed; made when first needed."""
+        if width not in self._gradients:
+            self._gradients[width] = self.anchor.new_zeros(width, self.spec.size)
+        return self._gradients[width]
 
 
 def _by_client(tree: trees.Tree, width: int, size: int) -> trees.Tree:

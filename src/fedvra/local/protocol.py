@@ -14,8 +14,10 @@ from torch import Tensor
 from fedvra.core.block import Block, BlockTerms, Private
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import UsageError, require
-from fedvra.core.rule import AffineStep, affine
+from fedvra.core.optimisers import LocalOptimiser, OfTorch
+from fedvra.core.rule import AffineStep, Stepping, Terms, affine
 from fedvra.core.step import Moves, WholeMoves
+from fedvra.local.stepping import begin
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class StepPath:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})" if self.reason else self.name
+
+    def under(self, local: LocalOptimiser) -> StepPath:
+        """The same where the optimiser can go this way; optimisers of torch.optim step one client at a time."""
+        if self.name != "block" or not isinstance(local, OfTorch):
+            return self
+        return StepPath("traced", f"{type(local).__name__} is an optimiser of torch.optim, for one client at a time")
 
 
 DIRECT = StepPath("direct")
@@ -144,16 +152,22 @@ class LocalSolver(Solver):
     """A solver that takes its steps one after the other on x itself: all that most problems need to write is ``run``."""
 
     def solve(self, terms: BlockTerms, private: Private, block: Block) -> Moves:
-        x, made = torch.stack(terms.anchors), terms.make()  # step 9
-        losses = [self.run(x[k : k + 1], private.row(k), block.row(k), affine(one)) for k, one in enumerate(made)]
+        x, made, local = torch.stack(terms.anchors), terms.make(), terms.orders.local  # step 9
+
+        def step(one: Terms, row: Tensor, steps: int) -> AffineStep | Stepping:
+            return affine(one) if local.plain else begin(local, one, steps, row, torch.zeros_like(row))
+
+        rows = [(one, x[k : k + 1], int(block.steps[k])) for k, one in enumerate(made)]
+        losses = [self.run(r[1], private.row(k), block.row(k), step(*r)) for k, r in enumerate(rows)]
         for row, anchor in zip(x, terms.anchors, strict=True):
             row.sub_(anchor)
         return WholeMoves(terms, x, np.concatenate(losses))
 
     @abstractmethod
-    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep) -> Floats:
-        """Move one client's x [1, P] by its Q_i steps x <- rho*x - eta*g + c, in place; what is private likewise.
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep | Stepping) -> Floats:
+        """Move one client's x [1, P] by its Q_i steps ``rule.advance_(x, g, eta, step)``, in place; what is private likewise.
 
+        For plain SGD ``step`` is that of x <- rho*x - eta*g + c; otherwise an optimiser, which advance_ hands the gradient.
         A two-block problem takes its y-steps first, at the x it is given (steps 9-13 of Algorithm 3).
 
         Returns the mean training loss over the steps of each client.

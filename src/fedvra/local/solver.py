@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedvra.core import rule
 from fedvra.core.block import Block, BlockTerms, Private
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require
@@ -25,12 +24,11 @@ from fedvra.data.dataset import FederatedData
 from fedvra.local.blocks import same_shapes, solve_block
 from fedvra.local.client_batches import ClientBatches
 from fedvra.local.first_moves import solve_first, takes_first_steps
-from fedvra.local.loan import Batch
 from fedvra.local.measuring import Measure
-from fedvra.local.programs import Epoch, Programs
+from fedvra.local.one_client import OneClient
+from fedvra.local.programs import Programs
 from fedvra.local.protocol import Evaluation, SlowerPathError, Solver, SolverSettings, StepPath
-from fedvra.local.randomness import noise_key, seed_torch
-from fedvra.local.replay import CannotReplayError, Program, check_step
+from fedvra.local.replay import CannotReplayError
 from fedvra.local.subject import Subject
 
 if TYPE_CHECKING:
@@ -85,6 +83,7 @@ class SupervisedSolver(Solver):
         self.test_parts = self.measuring.test_parts
         self.usual = int(min(data.sizes.max(), settings.batch_size or data.sizes.max()))
         self.programs = Programs(self.subject, self.feed, self.usual, self.compute)
+        self.alone = OneClient(self.subject, self.programs, self.compute)
         self.path = StepPath("eager")
         self._take(self._choose())
 
@@ -99,7 +98,7 @@ class SupervisedSolver(Solver):
         if not self.feed.stacks:
             return StepPath("eager", "collate makes batches of any shape")
         try:
-            self.programs.get(self.usual, 1, shared=False)
+            self.programs.get(self.usual, 1)
         except CannotReplayError as refusal:
             return StepPath("eager", str(refusal))
         width = self._block_width()
@@ -109,7 +108,7 @@ class SupervisedSolver(Solver):
                 "traced", "it was asked for" if asked else "clients are large enough to be taken one at a time"
             )
         try:
-            self.programs.get(self.usual, width, shared=False)
+            self.programs.get(self.usual, width)
         except CannotReplayError as refusal:
             return StepPath("traced", str(refusal))
         return StepPath("block")
@@ -151,7 +150,8 @@ class SupervisedSolver(Solver):
         path = block.path or self.path.name
         schedules = [self.feed.schedule(block, int(c), int(q)) for c, q in zip(block.clients, block.steps, strict=True)]
         together = len(terms) > 1 and path == "block" and same_shapes(schedules)
-        if together and takes_first_steps(terms, private):
+        local = terms.orders.local
+        if together and local.plain and takes_first_steps(terms, private):
             with torch.no_grad(), _leaving("block"):
                 first = solve_first(self.programs, terms, schedules)
             if first is not None:
@@ -159,112 +159,16 @@ class SupervisedSolver(Solver):
         _, delta = self.programs.buffer(len(terms))
         if together:
             with torch.no_grad(), _leaving("block"):
-                return WholeMoves(terms, delta, solve_block(self.programs, terms.make(), block, schedules))
+                return WholeMoves(terms, delta, solve_block(self.programs, terms.make(), block, schedules, local))
         losses = np.empty(len(terms))
         for k, (one, schedule) in enumerate(zip(terms.make(), schedules, strict=True)):
             aux = None if private.aux is None else private.aux[k]
             if path == "eager":
-                losses[k] = self._eager(one, block.row(k), schedule, delta[k], aux)
+                losses[k] = self.alone.eager(one, block.row(k), schedule, delta[k], aux, local)
             else:
                 with torch.no_grad(), _leaving(path):
-                    losses[k] = self._traced(one, block.row(k), schedule, delta[k], aux)
+                    losses[k] = self.alone.traced(one, block.row(k), schedule, delta[k], aux, local)
         return WholeMoves(terms, delta, losses)
-
-    def _traced(
-        self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor, aux_K: Tensor | None
-    ) -> float:
-        """One client's steps, each a replay; a single step goes straight from the anchor to the move."""
-        (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
-        rng = self.feed.augmentation(block, client)
-        key = noise_key(block.seed, block.round, client)
-        checked = block.check is not None and bool(block.check[0])
-        if aux_K is not None and self.programs.aux is not None:
-            self.programs.aux.copy_(aux_K)
-        single = self.programs.get(len(schedule[0]), 1, shared=True) if len(schedule) == 1 else None
-        if single is not None:
-            out = self.programs.buffer(1)[1][0]
-            self.programs.anchor.copy_(terms.anchor)
-            self.programs.fill(single, schedule[0], rng)
-            self._prepare(single, self.programs.anchor, checked, key)
-            rule.first_move_(out, terms)
-            single.run(1.0, eta, None)
-            if out.data_ptr() != delta.data_ptr():
-                delta.copy_(out)
-            self._keep_aux(aux_K)
-            return float(single.loss)
-        programs = [self.programs.get(len(rows), 1, shared=False) for rows in schedule]  # tracing uses x: not later
-        x = self.programs.buffer(1)[0][0]
-        x.copy_(terms.anchor)
-        step = rule.affine(terms, out=self.programs.constant(1)[0])
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        source = Epoch.of(self.feed, schedule, rng)
-        pointed = False
-        for t, (rows, program) in enumerate(zip(schedule, programs, strict=True)):
-            if program is None:
-                if not pointed:
-                    self.subject.point_at(x, self.programs.aux)
-                    pointed = True
-                total += self._autograd_step(x, self.feed.batch(rows, rng), eta, step)
-                continue
-            if source is None:
-                self.programs.fill(program, rows, rng)
-            else:
-                source.fill(program, t)
-            if t == 0:
-                self._prepare(program, x, checked, key)
-            program.run(step.rho, eta, step.c)
-            total += program.loss
-        torch.sub(x, terms.anchor, out=delta)
-        self._keep_aux(aux_K)
-        return float(total) / len(schedule)
-
-    def _prepare(self, program: Program, x: Tensor, checked: bool, key: int) -> None:
-        """Before a client's first step: the check, where it is due, and the start of its random numbers."""
-        if checked:
-            check_step(self.subject, program, x, self.programs.aux, self.compute, key)
-        if program.draws:
-            seed_torch(key)
-
-    def _keep_aux(self, aux_K: Tensor | None) -> None:
-        if aux_K is not None and self.programs.aux is not None:
-            aux_K.copy_(self.programs.aux)
-
-    def _eager(
-        self, terms: rule.Terms, block: Block, schedule: list[Ints], delta: Tensor, aux_K: Tensor | None
-    ) -> float:
-        """One client's steps by autograd: right for every module."""
-        (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
-        rng = self.feed.augmentation(block, client)
-        x, aux = self.programs.buffer(1)[0][0], None if aux_K is None else self.programs.aux
-        with torch.no_grad():
-            x.copy_(terms.anchor)
-            if aux is not None and aux_K is not None:
-                aux.copy_(aux_K)
-            step = rule.affine(terms, out=self.programs.constant(1)[0])
-            self.subject.point_at(x, aux)
-            self.subject.restart(noise_key(block.seed, block.round, client))
-            source = Epoch.of(self.feed, schedule, rng)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for t, rows in enumerate(schedule):
-            batch = self.feed.batch(rows, rng) if source is None else source.batch(t)
-            total += self._autograd_step(x, batch, eta, step)
-        with torch.no_grad():
-            self.subject.finish(aux)
-            torch.sub(x, terms.anchor, out=delta)
-            self._keep_aux(aux_K)
-        return float(total) / len(schedule)
-
-    def _autograd_step(self, x: Tensor, batch: Batch, eta: float, step: rule.AffineStep) -> Tensor:
-        """One step from x, at which the module points."""
-        subject, device = self.subject, self.device.type
-        if self.compute is None and not torch.is_autocast_enabled(device):
-            loss = subject.backward(batch)
-        else:
-            with torch.autocast(device, self.compute or torch.bfloat16, enabled=self.compute is not None):
-                loss = subject.backward(batch)
-        with torch.no_grad():
-            rule.advance_parts_(x, subject.parameters, [p.grad for p in subject.parameters], eta, step)
-        return loss
 
     # -- looking on -------------------------------------------------------------------------------------------------------
 

@@ -205,8 +205,8 @@ def mean_p(cohort: Cohort) -> float:
 
 
 def carry(cohort: Cohort) -> Floats:
-    """T_i = eta_i*Q_i: how far a constant unit gradient carries each client."""
-    return cohort.eta * cohort.steps
+    """T_i = eta_i*Q~_i: how far a constant unit gradient carries each client."""
+    return cohort.eta * cohort.amount
 
 
 def mean_carry(cohort: Cohort) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedvra.core.block import Block, Private
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import UsageError, require
-from fedvra.core.rule import AffineStep, advance_
+from fedvra.core.rule import AffineStep, Stepping, advance_
 from fedvra.local.protocol import Evaluation, LocalSolver, Solver, SolverSettings
 from fedvra.problems.base import Problem
 from fedvra.problems.oracle import Hessian, Oracle, Point
@@ -80,7 +80,7 @@ class _QuadraticSolver(LocalSolver):
     def __init__(self, problem: Quadratic) -> None:
         self.A, self.b = problem.A, problem.b
 
-    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep) -> Floats:
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep | Stepping) -> Floats:
         (client,), (steps,), (eta,) = block.clients, block.steps, block.eta
         A, b = self.A[client], self.b[client]
         total = 0.0

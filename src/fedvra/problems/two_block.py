@@ -14,7 +14,7 @@ from torch import Tensor
 from fedvra.core.block import Block, Private
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import UsageError, require
-from fedvra.core.rule import AffineStep, advance_, private_step
+from fedvra.core.rule import AffineStep, Stepping, advance_, private_step
 from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_whole
 from fedvra.local.protocol import Evaluation, LocalSolver, SolverSettings, Stationarity
@@ -142,7 +142,7 @@ class _TwoBlockSolver(LocalSolver):
         self.shapes_y = [problem.y_start(client).shape for client in range(problem.clients)]
         self.width_y = max(shape.numel() for shape in self.shapes_y)
 
-    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep) -> Floats:
+    def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep | Stepping) -> Floats:
         (client,), (steps,), (eta,) = map(int, block.clients), map(int, block.steps), map(float, block.eta)
         assert private.y is not None
         rng = stream(block.seed, Purpose.BATCHES, block.round, client)

@@ -63,6 +63,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def build(config: RunConfig) -> Experiment:
     """The experiment a config describes: data loaded and dealt, model made, everything checked that can be by now."""
+    from fedvra.core.optimisers import parse_local
     from fedvra.engines.experiment import Experiment
     from fedvra.local.protocol import SolverSettings
     from fedvra.policies.refusals import parse_refusal
@@ -89,6 +90,7 @@ def build(config: RunConfig) -> Experiment:
         eval_every=config.eval_every,
         drop_last=config.drop_last,
         solver=SolverSettings(precision=config.precision, device=config.device),
+        local=parse_local(config.local),
         refuse=None if config.refuse is None else parse_refusal(config.refuse),
     )
 

@@ -79,6 +79,12 @@ class RunConfig:
         False, option_text.truth, "", "Leave out an epoch's last, smaller batch (never a client's only one)."
     )
     lr: float = option(0.01, option_text.positive, "RATE", "Local stepsize eta.")
+    local: str = option(
+        "sgd",
+        option_text.local,
+        "NAME",
+        "What takes local steps: sgd, sgd:momentum=0.9,clip=10, adam, adamw; it starts anew in each round.",
+    )
     weight_decay: float = option(1e-3, option_text.non_negative, "RATE", "Added to every gradient, times x.")
     weights: str | tuple[float, ...] = option(
         "equal", option_text.weights, "NAME", "Weight of each client: equal, samples, or numbers separated by commas."

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedvra.algorithms.base import Algorithm
 from fedvra.core.cohort import Setting
 from fedvra.core.errors import require
+from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
@@ -34,6 +35,7 @@ def simulate(
     rounds: int,
     data: Any = None,
     lr: Setting = 0.01,
+    local: LocalOptimiser = PLAIN,
     batch_size: int | None = None,
     drop_last: bool = False,
     seed: int = 0,
@@ -64,6 +66,8 @@ def simulate(
         sampler: who takes part, e.g. ``fv.Uniform(10)``.
         work: how much each does, e.g. ``fv.Epochs(2)``.
         lr: eta; like every setting a number, a table [N] or [R, N], or a function of the cohort.
+        local: what takes the local steps: ``fv.SGD(momentum=0.9, clip=10)``, ``fv.Adam()``, ``fv.AdamW()``, ``fv.Torch(...)``.
+            It is handed the corrected gradient and starts anew in each round.
         batch_size: None takes a client's whole data in each step.
         drop_last: leave out the last, smaller batch of an epoch; a client with less than one batch keeps it.
         weights: omega_i: "equal", "samples" or one number per client.
@@ -101,6 +105,7 @@ def simulate(
         drop_last=drop_last,
         solver=solver or SolverSettings(),
         refuse=refuse,
+        local=local,
     )
     watching = [*([Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []), *observers]
     federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder, watching)

@@ -68,6 +68,8 @@ def settings_of_run(federation: Federation, clients: Ints, rounds: int, doubts: 
         doubts.reasons.append(
             f"{label} adapts its stepsizes as it goes, and the theorem keeps them; here are those of its start."
         )
+    if not experiment.local.plain:
+        doubts.reasons.append(f"local steps are taken by {experiment.local.text()}, and the theorem has plain SGD.")
     for name in ("gamma", "eta"):
         if len(tables[name]) and np.ptp(tables[name], axis=0).any():
             doubts.reasons.append(f"{name} changes over the rounds, and the theorem keeps it.")

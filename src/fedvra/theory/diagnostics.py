@@ -190,7 +190,8 @@ def _as_if_all(
     if not np.all((cohort.p > 0) & (cohort.p <= 1)):
         return cohort, None
     # A client with no steps to do would not have taken part; its coefficients are those of one step, to be on the safe side.
-    working = replace(cohort, steps=np.maximum(cohort.steps, 1))
+    steps = np.maximum(cohort.steps, 1)
+    working = replace(cohort, steps=steps, effective=federation.plan.effective(steps))
     return cohort, federation.plan.row(working, state.counts)
 
 
@@ -215,7 +216,7 @@ def _drift(federation: Federation, cohort: Cohort, row: rule.Coefficients) -> fl
     for k in range(len(chosen)):
         span = slice(k, k + 1)
         block = Block(chosen.round, chosen.seed, chosen.clients[span], chosen.steps[span], chosen.eta[span])
-        orders = Orders(block, gammas[span], alphas[span], row.sigma, e.problem.decay)
+        orders = Orders(block, gammas[span], alphas[span], row.sigma, e.problem.decay, local=e.local)
         kept = federation.clients.committed(block.clients, state.x0)
         private = kept.start(state.aux, federation.solver.initial_y, block.clients)
         moves = client_round(federation.solver.solve, sent, orders, kept, private)

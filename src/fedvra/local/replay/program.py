@@ -178,11 +178,17 @@ def replayed(
     return replay
 
 
-def trace_block(subject: Subject, batches: tuple[Batch, Batch], points: tuple[Tensor, Tensor], x: Tensor) -> Program:
-    """The steps of M clients at once: batches [M, B, ...] and x [M, P], each client with its own parameters."""
+def trace_block(
+    subject: Subject, batches: tuple[Batch, Batch], points: tuple[Tensor, Tensor], x: Tensor, out: Tensor
+) -> Program:
+    """The steps of M clients at once: batches [M, B, ...] and x [M, P], each client with its own parameters.
+
+    ``out`` [M, P] is what is updated: x itself, or another vector that gathers gradients.
+    """
     recording, leaves, places = record_block(subject, batches, points, x)
-    compiled = compile_step(recording, x, leaves)
-    program = Program(places, x, *compiled)
+    views = leaves if out is x else parameter_views(out, [p.shape for p in subject.parameters])
+    compiled = compile_step(recording, out, views)
+    program = Program(places, out, *compiled)
     program.fill(batches[1])
     check_block(subject, program, x, points[1], sorted({0, len(x) // 2, len(x) - 1}))
     return program
