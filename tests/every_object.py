@@ -255,6 +255,8 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
     "torch": (lambda: fv.Torch(torch.optim.RMSprop), lambda: fv.Torch(torch.optim.Adagrad)),
     "median norm": (lambda: fv.MedianNorm(2), lambda: fv.MedianNorm(3)),
     "multi-krum": (lambda: fv.MultiKrum(1), lambda: fv.MultiKrum(2)),
+    "until": (lambda: fv.Until(97), lambda: fv.Until("f1=0.8")),
+    "patience": (lambda: fv.Patience(3), lambda: fv.Patience(4)),
     "gap": (lambda: fv.StationarityGap(2), fv.StationarityGap),
     "diagnostics": (lambda: fv.Diagnostics(2), fv.Diagnostics),
     "theorem 1": (lambda: theorem(Theorem1), lambda: theorem(Theorem1, a=3)),

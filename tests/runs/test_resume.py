@@ -33,7 +33,7 @@ def stopped(path: Path, after: int, **options: Any) -> RunFolder:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(small(**options), path, stop)
+        execute(small(**options), path, [stop])
     return RunFolder(path)
 
 
@@ -48,7 +48,7 @@ def fedvra(*args: str | Path) -> Result:
 def test_a_run_goes_on_as_if_it_had_not_stopped(after: int, workers: int, whole: Path, tmp_path: Path) -> None:
     folder = stopped(tmp_path / "run", after)
     played: list[int] = []
-    summary = resume(folder.path, lambda record: played.append(record["round"]), workers=workers)
+    summary = resume(folder.path, [lambda record: played.append(record["round"])], workers=workers)
     assert played[0] == max(r for r in (0, 3, 6, 9) if r < max(after, 1)) + 1
     assert (summary.status, summary.rounds) == ("finished", 10)
     assert outcome(folder.path) == outcome(whole)
@@ -100,7 +100,7 @@ def test_so_does_one_that_diverged(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_can_go_on(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        execute(small(), tmp_path / "run", lambda record: 1 // (5 - record["round"]))  # type: ignore[arg-type,return-value]
+        execute(small(), tmp_path / "run", [lambda record: 1 // (5 - record["round"])])  # type: ignore[arg-type,return-value]
     resume(tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(whole)
 
@@ -109,7 +109,7 @@ def test_an_end_that_was_not_written_down(whole: Path, tmp_path: Path) -> None:
     """Killed between the last checkpoint and the summary."""
     execute(small(), tmp_path / "run")
     RunFolder(tmp_path / "run").summary_file.unlink()
-    assert resume(tmp_path / "run", lambda record: pytest.fail("there was nothing left to play")).status == "finished"
+    assert resume(tmp_path / "run", [lambda record: pytest.fail("there was nothing left to play")]).status == "finished"
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
@@ -117,7 +117,7 @@ def test_while_a_run_goes_on_there_is_no_summary(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "run", 5)
     assert folder.summary_file.exists()
     seen: list[bool] = []
-    resume(folder.path, lambda record: seen.append(folder.summary_file.exists()))
+    resume(folder.path, [lambda record: seen.append(folder.summary_file.exists())])
     assert not any(seen)
 
 
@@ -218,16 +218,15 @@ def test_a_comparison_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     expected = compare(algorithms, options, out=tmp_path / "expected")
     calls = 0
 
-    def interrupted(config: RunConfig, out: Path, on_record: Any) -> Any:
+    def interrupted(config: RunConfig, out: Path, callbacks: Any, title: str) -> Any:
         nonlocal calls
         calls += 1
 
         def stop(record: Record) -> None:
-            on_record(record)
             if calls == 2 and record["round"] == 3:
                 raise RunInterrupt("interrupted after round 3; go on.")
 
-        return execute(config, out, stop)
+        return execute(config, out, [*callbacks, stop], title)
 
     monkeypatch.setattr(comparing, "execute", interrupted)
     out = tmp_path / "out"

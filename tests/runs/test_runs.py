@@ -84,7 +84,7 @@ def test_another_seed_changes_them(finished: RunFolder, tmp_path: Path) -> None:
 def test_every_round_is_on_disk_before_the_next(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     lines: list[int] = []
-    execute(small(), folder.path, lambda record: lines.append(len(folder.metrics())))
+    execute(small(), folder.path, [lambda record: lines.append(len(folder.metrics()))])
     assert lines == [1, 2, 3, 4]
 
 
@@ -131,7 +131,7 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(small(), folder.path, stop_after_two)
+        execute(small(), folder.path, [stop_after_two])
     assert folder.summary().status == "interrupted"
     assert folder.summary().rounds == len(folder.metrics()) == 2
 
@@ -143,13 +143,13 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
         raise UsageError("no more.")
 
     with pytest.raises(UsageError, match="no more"):
-        execute(small(), folder.path, refuse)
+        execute(small(), folder.path, [refuse])
     assert (folder.summary().status, folder.summary().message) == ("failed", "no more.")
 
 
 def test_a_bug_is_raised_and_noted(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        execute(small(), tmp_path / "run", lambda record: 1 // 0)  # type: ignore[arg-type,return-value]
+        execute(small(), tmp_path / "run", [lambda record: 1 // 0])  # type: ignore[arg-type,return-value]
     assert RunFolder(tmp_path / "run").summary().message == "ZeroDivisionError: integer division or modulo by zero"
 
 

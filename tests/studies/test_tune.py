@@ -101,16 +101,20 @@ def test_those_that_go_on_are_what_a_whole_run_is(tmp_path: Path) -> None:
 def test_a_search_goes_on_to_the_same_result(stop_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = {"alpha": [0.1, 1.0, 10.0], "lr": [0.01, 0.1]}
     whole = tune(over, OPTIONS, out=tmp_path / "whole")
-    calls, real = 0, compare.watch
+    calls = 0
 
-    def interrupted(*args: Any) -> RunSummary:
-        nonlocal calls
-        calls += 1
-        if calls == stop_at:
-            raise RunInterrupt("interrupted")
-        return real(*args)
+    def interrupted(real: Any) -> Any:
+        def played(*args: Any, **options: Any) -> RunSummary:
+            nonlocal calls
+            calls += 1
+            if calls == stop_at:
+                raise RunInterrupt("interrupted")
+            return real(*args, **options)
 
-    monkeypatch.setattr(compare, "watch", interrupted)
+        return played
+
+    for verb in ("execute", "resume"):
+        monkeypatch.setattr(compare, verb, interrupted(getattr(compare, verb)))
     out = tmp_path / "out"
     with pytest.raises(RunInterrupt, match=f"`fedvra resume {out}` goes on"):
         tune(over, OPTIONS, out=out)

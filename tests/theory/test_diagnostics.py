@@ -14,10 +14,11 @@ from torch import nn
 
 import fedvra as fv
 from fedvra.algorithms import REGISTRY
+from fedvra.callbacks.base import Run
+from fedvra.callbacks.display import LiveView, PlainView
 from fedvra.policies import Pace
 from fedvra.runs.config import configure
 from fedvra.runs.files import RunFolder
-from fedvra.show.display import LiveView, PlainView
 from fedvra.studies.execution import execute, resume
 from quadratics import quadratic, unequal_weights
 
@@ -308,22 +309,23 @@ def test_variance_falls_with_duals_and_stays_without() -> None:
 
 
 def test_the_display_shows_the_last_ones() -> None:
-    config = configure({"task": "digits", "rounds": 4})
     record = {"round": 1, "test_accuracy": 0.5, "test_loss": 1.0, "train_loss": 1.0, "seconds": 1.0, "cohort": [1]}
     diagnosed = {**record, "round": 2, "diagnostics": {"xi": 12.345, "grad_norm2": 0.5}}
     console = Console(width=120, record=True, force_terminal=False)
     view = PlainView(console, lines=4)
-    view.begin("FedVRA", config)
+    run = Run(4, title="FedVRA")
+    view.on_start(run)
     for each in (record, diagnosed, {**record, "round": 3}):
-        view.record(each)
-    view.end(None)
+        view.on_round(run, each)
+    view.on_end(run)
     text = console.export_text()
     assert text.count("after round 2:") == 1
     assert "Xi 12.3" in text
     assert "momentum" not in text
     live = LiveView(Console(width=120, force_terminal=True, file=io.StringIO()))
-    live.begin("FedVRA", config, [diagnosed])
+    run = Run(4, title="FedVRA", records=[diagnosed])
+    live.on_start(run)
     shown = Console(width=120, record=True)
     shown.print(live._picture())
-    live.end(None)
+    live.on_end(run)
     assert "|grad f|^2 0.5" in shown.export_text()

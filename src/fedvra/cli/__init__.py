@@ -2,7 +2,7 @@
 
 Nothing here or in those modules imports torch, numpy or matplotlib before a verb is run, so ``--help`` answers at once.
 
-Imports core, state, data, algorithms, local, engines, theory, tasks, runs, show, studies, flower, reproduce, bench.
+Imports core, state, data, algorithms, local, engines, theory, tasks, runs, show, callbacks, studies, flower, reproduce, bench.
 """
 
 from __future__ import annotations

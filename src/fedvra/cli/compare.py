@@ -12,6 +12,7 @@ from fedvra.cli._options import config_option, folder_for, json_option, layers, 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedvra.callbacks.display import make_view
     from fedvra.show.comparison import Comparison
 
 ALGORITHMS = "fedvra,fedavg,fedprox,scaffold,feddyn"
@@ -52,7 +53,7 @@ def command(
       fedvra compare mnist --algorithms fedvra,feddyn:alpha=0.1,scaffold --rounds 100 --out runs/mnist
     """
     from fedvra.runs.config import configure
-    from fedvra.show.display import make_console, make_view
+    from fedvra.show.display import make_console
     from fedvra.studies.comparing import compare
 
     asked = layers(task, config_file, options)

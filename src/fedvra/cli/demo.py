@@ -26,8 +26,9 @@ def command(seeds: str, out: str | None, as_json: bool) -> None:
       fedvra demo
       fedvra demo --seeds 0 --out runs/demo-once
     """
+    from fedvra.callbacks.display import make_view
     from fedvra.cli.compare import present
-    from fedvra.show.display import make_console, make_view
+    from fedvra.show.display import make_console
     from fedvra.studies.comparing import compare
 
     console = make_console(stderr=as_json)

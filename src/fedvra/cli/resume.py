@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -27,11 +26,12 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
       fedvra resume runs/mnist-fedvra-seed0
       fedvra resume runs/mnist-fedvra-seed0 --rounds 200 --workers 4
     """
+    from fedvra.callbacks.display import make_view
     from fedvra.cli import compare, run, tune
     from fedvra.core.errors import require
     from fedvra.runs.files import PLAN
     from fedvra.runs.options import OPTIONS
-    from fedvra.show.display import make_console, make_view
+    from fedvra.show.display import make_console
     from fedvra.studies import tuning
     from fedvra.studies.comparing import resume_comparison
 
@@ -47,9 +47,7 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
         require(rounds is None, f"{path} holds a search, whose rounds stay as they are: leave --rounds out.")
         tune.present(tuning.resume_tuning(path, processes, make_view(console, lines=0)), console, as_json)
         return
-    from fedvra.algorithms import REGISTRY
     from fedvra.runs.files import RunFolder
-    from fedvra.show.display import watch
     from fedvra.studies.execution import resume
 
     files = RunFolder(path)
@@ -57,10 +55,9 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
     summary = files.ended(config)
     if summary is not None:
         more = f"; --rounds N with N > {summary.rounds} extends it" if summary.status == "finished" else ""
+        more = more if summary.stopped is None else f": {summary.stopped.removesuffix('.')}"
         console.print(f"The run in {path} {summary.status} after round {summary.rounds}{more}.", soft_wrap=True)
     else:
-        label = f"{REGISTRY.get(config.algorithm).label} on {config.task}"
-        go_on = partial(resume, path, rounds=last, workers=processes)
-        summary = watch(make_view(console), label, config, go_on, files.metrics())
+        summary = resume(path, [make_view(console)], rounds=last, workers=processes)
         run.report(summary, path)
     run.present(summary, path, console, as_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +37,15 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
       fedvra run --config runs/mnist/config.yaml --seed 1
       fedvra run path/to/mine.py:task --rounds 50
     """
-    from fedvra.algorithms import REGISTRY
+    from fedvra.callbacks.display import make_view
     from fedvra.runs.config import configure
-    from fedvra.show.display import make_console, make_view, watch
+    from fedvra.show.display import make_console
     from fedvra.studies.execution import execute
 
     config = configure(*layers(task, config_file, options))
     folder = folder_for(out, config.task, config.algorithm, f"seed{config.seed}")
     console = make_console(stderr=as_json)
-    label = f"{REGISTRY.get(config.algorithm).label} on {config.task}"
-    summary = watch(make_view(console), label, config, partial(execute, config, folder))
+    summary = execute(config, folder, [make_view(console)])
     report(summary, folder)
     present(summary, folder, console, as_json)
 

@@ -12,6 +12,7 @@ from fedvra.cli._options import config_option, folder_for, json_option, layers, 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedvra.callbacks.display import make_view
     from fedvra.show.tuning import Tuning
 
 
@@ -55,7 +56,7 @@ def command(
     from fedvra.core.errors import require
     from fedvra.runs import option_text
     from fedvra.runs.config import configure
-    from fedvra.show.display import make_console, make_view
+    from fedvra.show.display import make_console
     from fedvra.studies.tuning import tune
 
     asked = layers(task, config_file, options)

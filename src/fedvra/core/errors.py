@@ -30,6 +30,13 @@ class DivergedError(FedvraError):
         return type(self), (*self.args, self.round), vars(self)
 
 
+class StopRun(Exception):  # noqa: N818 - no error: like StopIteration
+    """Raised by whoever looks on (a callback, an observer, a ``progress`` function): the run ends with this round.
+
+    It has finished then; the message says why, and is in the last record and in the summary as ``stopped``.
+    """
+
+
 class RunInterrupt(KeyboardInterrupt):
     """Somebody pressed Ctrl-C, and all there was to save is saved; the message says how to go on."""
 

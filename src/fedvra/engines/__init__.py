@@ -5,7 +5,6 @@
     cohort_work.py  a cohort cut into parts for the workers, and their sums
     worker.py       what a worker does with its part of a cohort; singles.py: where each upload is looked at
     pool.py         the worker processes
-    observers.py    who looks on
     checkpoint.py   all that a run needs to resume
 
 Imports core, state, policies, samplers, algorithms, local, problems.

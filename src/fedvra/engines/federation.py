@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -28,7 +27,6 @@ from fedvra.core.streams import Purpose, stream
 from fedvra.core.threads import one_thread
 from fedvra.engines.cohort_work import CohortWork, traffic
 from fedvra.engines.experiment import Experiment, Plan, subset
-from fedvra.engines.observers import Observer
 from fedvra.engines.pool import Engine, make_engine, resolve_device, resolve_workers
 from fedvra.engines.worker import Board, EvaluateTask, LossesTask, Worker
 from fedvra.local.check_schedule import CheckSchedule
@@ -67,10 +65,8 @@ class Federation:
         state_dtype: torch.dtype | None = None,
         memory_limit: int | None = None,
         state_folder: str | Path | None = None,
-        observers: Sequence[Observer] = (),
     ) -> None:
         e = self.experiment = experiment
-        self.observers = tuple(observers)
         settings = e.solver.of_run(e.batch_size, e.drop_last, e.seed)
         with one_thread():
             e.problem.check(e.data, settings)
@@ -138,8 +134,6 @@ class Federation:
         """
         started = time.perf_counter()
         with one_thread():
-            seen = [observer.before(self) for observer in self.observers]
-            watched = time.perf_counter() - started
             cohort = self.next_cohort()
             record: dict[str, Any] = {"round": self.state.round + 1}
             path = self.state.path if self.state.round else None
@@ -160,15 +154,13 @@ class Federation:
             trained = time.perf_counter()
             self._check_finite()
             record.update(self._evaluate())
-            for observer, what in zip(self.observers, seen, strict=True):
-                record.update(observer.after(self, what))
         record["path"] = self.state.path.name
         if self.state.path != path:  # in the first round, and where it changed
             record["path_reason"] = self.state.path.reason
         record.update(
             train_loss=train_loss,
             seconds=time.perf_counter() - started,
-            seconds_training=trained - started - watched,
+            seconds_training=trained - started,
             bytes_up=sent.get("up", 0),
             bytes_down=sent.get("down", 0),
             bytes_up_original=sent.get("up_original", 0),

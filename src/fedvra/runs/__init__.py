@@ -1,4 +1,4 @@
-"""What a run is on paper: its options, its folder, its records, and who follows them.
+"""What a run is on paper: its options, its folder, its records, and what they come to.
 
     options.py         every option of a run, as the command line and config files give it
     config.py          from layers of options to one config, and from that to an experiment
@@ -6,7 +6,7 @@
     files.py           the files of a run
     history.py         the records of a run and what they come to
     cache.py           which runs there are already
-    trackers/          records sent on: TensorBoard, W&B, MLflow
+    tracker_names.py   which trackers there are
 
 Imports core, state, policies, samplers, algorithms, local, problems, engines, tasks.
 """

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import FedvraError, require
@@ -38,6 +38,22 @@ Record: TypeAlias = dict[str, Any]
 PLAN = "plan.json"
 """The runs of a comparison, written before the first of them: what ``fedvra resume`` needs to go on."""
 Status = Literal["finished", "diverged", "interrupted", "failed"]
+
+
+class About(Protocol):
+    """What a summary says of the run besides its records."""
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def algorithm(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def targets(self) -> tuple[Any, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -70,20 +86,30 @@ class RunSummary:
     state_drift: float | None = None
     """||lam - sum_i omega_i*lam_i|| at the end, round-off where duals are kept in float32; None for a run cut short."""
 
+    stopped: str | None = None
+    """Why the run ended before its last round, where somebody who looked on ended it."""
+
     @classmethod
     def of(
-        cls, config: RunConfig, metrics: list[Record], status: Status, message: str | None, drift: float | None
+        cls,
+        run: About,
+        metrics: list[Record],
+        status: Status,
+        message: str | None,
+        drift: float | None,
+        label: str | None = None,
     ) -> RunSummary:
         figures = {
             **summarise(metrics),
-            "rounds_to": rounds_to(metrics, config.targets),
+            "rounds_to": rounds_to(metrics, run.targets),
             "peak_rss_mb": peak_rss_mb(),
             "state_drift": drift,
             "path": next((m["path"] for m in reversed(metrics) if "path" in m), None),
             "path_reason": next((m["path_reason"] for m in reversed(metrics) if "path_reason" in m), None),
         }
-        label = REGISTRY.get(config.algorithm).label
-        return cls(config.task, config.algorithm, label, config.seed, status, message, **figures)
+        figures["stopped"] = metrics[-1].get("stopped") if metrics else None
+        label = REGISTRY.get(run.algorithm).label if label is None else label
+        return cls(run.task, run.algorithm, label, run.seed, status, message, **figures)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -147,13 +173,20 @@ class RunFolder:
         return kept
 
     @contextmanager
-    def appending(self) -> Iterator[Callable[[Record], None]]:
-        """A function that adds one record to the metrics; a crash of this process after it returns does not lose it."""
+    def appending(self) -> Iterator[Callable[[Record, bool], None]]:
+        """A function that adds one record to the metrics, or writes the last one ``again``; a crash of this process after it
+        returns does not lose it."""
         with self.metrics_file.open("ab", buffering=0) as file:
+            start = file.tell()
 
-            def append(record: Record) -> None:
+            def append(record: Record, again: bool = False) -> None:
+                nonlocal start
                 line = memoryview(_line(record).encode())
                 with self._writing():
+                    if again:
+                        file.truncate(start)
+                    else:
+                        start = file.seek(0, os.SEEK_END)
                     while line:  # a disk that fills up takes part of a line before it takes none
                         line = line[file.write(line) :]
 
@@ -177,7 +210,8 @@ class RunFolder:
         if not self.summary_file.exists():
             return None
         summary = self.summary()
-        over = summary.status == "diverged" or (summary.status == "finished" and summary.rounds >= config.rounds)
+        played = summary.rounds >= config.rounds or summary.stopped is not None
+        over = summary.status == "diverged" or (summary.status == "finished" and played)
         return summary if over else None
 
     @contextmanager

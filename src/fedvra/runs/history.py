@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedvra.core.cohort import Floats
+from fedvra.core.goals import figure, goals
 from fedvra.core.objects import Value, equal
 from fedvra.local.protocol import StepPath
 from fedvra.problems.base import Problem
@@ -126,28 +127,22 @@ def accuracies(metrics: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
 
 def series(metrics: Iterable[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
     """(round, value) of the rounds that have a number of that name, which may be nested: ``diagnostics/xi``."""
-    found: list[tuple[int, float]] = []
-    for record in metrics:
-        value: Any = record
-        for part in name.split("/"):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None:
-            found.append((record["round"], value))
-    return found
+    found = ((record["round"], figure(record, name)) for record in metrics)
+    return [(round, value) for round, value in found if value is not None]
 
 
-def rounds_to(metrics: Iterable[Mapping[str, Any]], targets: Iterable[float] = TARGETS) -> dict[str, int | None]:
-    """First round at or above each target (in per cent); None where it was not reached.
+def rounds_to(metrics: Iterable[Mapping[str, Any]], targets: Iterable[Any] = TARGETS) -> dict[str, int | None]:
+    """First round to reach each target, an accuracy in per cent or another figure; None where it was not reached.
 
-    >>> rounds_to([{"round": 1, "test_accuracy": 0.4}, {"round": 2, "test_accuracy": 0.91}], [50, 90, 95])
-    {'50': 2, '90': 2, '95': None}
+    >>> rounds_to([{"round": 1, "test_accuracy": 0.4}, {"round": 2, "test_accuracy": 0.91}], [50, 90, 95, "f1=0.3"])
+    {'50': 2, '90': 2, '95': None, 'f1=0.3': None}
     """
-    curve = accuracies(metrics)
-    return {f"{t:g}": next((r for r, a in curve if 100 * a >= t), None) for t in targets}
+    records = list(metrics)
+    return {str(goal): next((m["round"] for m in records if goal.reached(m)), None) for goal in goals(targets)}
 
 
 def bytes_to(
-    metrics: Iterable[Mapping[str, Any]], targets: Iterable[float] = TARGETS, protocol: str = "here"
+    metrics: Iterable[Mapping[str, Any]], targets: Iterable[Any] = TARGETS, protocol: str = "here"
 ) -> dict[str, int | None]:
     """Bytes sent, up and down together, until each target was first reached; None where it was not.
 
@@ -190,7 +185,7 @@ def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of summary.json that follow from the records alone."""
     curve = accuracies(metrics)
     seconds = [m["seconds"] for m in metrics]
-    steps = sum(m["local_steps"] for m in metrics)
+    steps = sum(m.get("local_steps", 0) for m in metrics)
     total = sum(seconds)
     return {
         "rounds": len(metrics),
@@ -200,6 +195,6 @@ def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": total,
         "seconds_per_round": total / len(metrics) if metrics else None,
         "steps_per_second": steps / total if total else None,
-        "bytes_up": sum(m["bytes_up"] for m in metrics),
-        "bytes_down": sum(m["bytes_down"] for m in metrics),
+        "bytes_up": sum(m.get("bytes_up", 0) for m in metrics),
+        "bytes_down": sum(m.get("bytes_down", 0) for m in metrics),
     }

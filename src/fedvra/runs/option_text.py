@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from fedvra.core.errors import UsageError, require, unknown_name
+from fedvra.core.goals import Goal, Target, in_order
 
 Reader: TypeAlias = Callable[[str, Any], Any]
 
@@ -174,11 +175,27 @@ def numbers(name: str, value: Any) -> tuple[float, ...]:
     return tuple(int(each) if each.is_integer() else each for each in read)
 
 
-def percentages(name: str, value: Any) -> tuple[float, ...]:
-    """Accuracies in per cent, ascending."""
-    read = numbers(name, value)
-    require(all(0 < each <= 100 for each in read), f"{name} must be percentages such as 90,95, got {_listed(read)}.")
-    return tuple(sorted(set(read)))
+def target(name: str, value: Any) -> Target:
+    """An accuracy in per cent, or a figure of the records and its value.
+
+    >>> target("until", "97"), target("until", "f1=0.80")
+    (97, 'f1=0.8')
+    """
+    goal = Goal.read(value, name)
+    if str(goal) != f"{goal.value:g}":
+        return str(goal)
+    return int(goal.value) if goal.value.is_integer() else goal.value
+
+
+def targets(name: str, value: Any) -> tuple[Target, ...]:
+    """Accuracies in per cent, ascending, then other figures.
+
+    >>> targets("targets", "95,90,f1=0.8")
+    (90, 95, 'f1=0.8')
+    """
+    parts = value.split(",") if isinstance(value, str) else value
+    require(isinstance(parts, list | tuple), f"{name} must be a list such as 90,95,f1=0.8, got {value!r}.")
+    return in_order(target(name, part) for part in parts if part != "")
 
 
 def weights(name: str, value: Any) -> str | tuple[float, ...]:
@@ -214,7 +231,7 @@ def trackers(name: str, value: Any) -> tuple[str, ...]:
     >>> trackers("track", "tensorboard,mlflow"), trackers("track", ["wandb"])
     (('tensorboard', 'mlflow'), ('wandb',))
     """
-    from fedvra.runs.trackers import TRACKERS
+    from fedvra.runs.tracker_names import TRACKERS
 
     said = [value] if isinstance(value, str) else value
     require(

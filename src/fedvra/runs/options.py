@@ -118,12 +118,24 @@ class RunConfig:
         "pass over the data of up to 100 clients each time. 0 never.",
         decides=False,
     )
-    targets: tuple[float, ...] = option(
+    targets: tuple[float | str, ...] = option(
         (90, 95, 97, 98),
-        option_text.percentages,
+        option_text.targets,
         "LIST",
-        "Accuracies (%) whose first round is reported.",
+        "Accuracies (%) or figures such as f1=0.8 whose first round is reported.",
         decides=False,
+    )
+    until: float | str | None = option(
+        None,
+        option_text.optional(option_text.target),
+        "TARGET",
+        "Stop in the first round that reaches it: an accuracy (%), or a figure of the records such as f1=0.8.",
+    )
+    patience: int | None = option(
+        None,
+        option_text.optional(option_text.whole(1)),
+        "N",
+        "Stop when accuracy has not improved for N rounds.",
     )
     precision: str = option(
         "float32", option_text.one_of("float32", "bfloat16"), "NAME", "Arithmetic inside a step: float32 or bfloat16."

@@ -4,5 +4,5 @@
     gather.py       runs found on disk, grouped; content.py, page.py: the report
     comparison.py, tuning.py, tables.py, plots.py, figures.py
 
-Imports core, algorithms, local, runs.
+Imports core, algorithms, runs.
 """

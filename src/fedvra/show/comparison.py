@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.files import replace_durably
+from fedvra.core.goals import Goal, Target
 from fedvra.runs.files import Record, RunSummary, Status, write_json
 from fedvra.runs.history import accuracies, rounds_to, series
 from fedvra.runs.options import RunConfig
@@ -70,7 +71,7 @@ class Outcome:
     seconds: float
 
     @classmethod
-    def of(cls, status: Status, metrics: list[Record], seconds: float, targets: Iterable[float]) -> Outcome:
+    def of(cls, status: Status, metrics: list[Record], seconds: float, targets: Iterable[Target]) -> Outcome:
         curve = [accuracy for _, accuracy in accuracies(metrics)]
         final, best = (curve[-1], max(curve)) if curve else (None, None)
         return cls(status, final, best, rounds_to(metrics, targets), seconds)
@@ -92,12 +93,12 @@ class Row:
     """Runs that are still going on or were stopped; they count where no other has finished."""
 
     @classmethod
-    def of(cls, runs: list[Run], targets: Iterable[float]) -> Row:
+    def of(cls, runs: list[Run], targets: Iterable[Target]) -> Row:
         return cls.of_outcomes(runs[0].label, [run.summary for run in runs], targets)
 
     @classmethod
     def of_outcomes(
-        cls, label: str, outcomes: Sequence[RunSummary | Outcome], targets: Iterable[float], partial: bool = False
+        cls, label: str, outcomes: Sequence[RunSummary | Outcome], targets: Iterable[Target], partial: bool = False
     ) -> Row:
         """``partial`` lets runs that have not finished speak where none has."""
         finished = [each for each in outcomes if each.status == "finished"]
@@ -110,7 +111,9 @@ class Row:
             unfinished=len(outcomes) - len(finished) - diverged,
             final_accuracy=Spread.of(summary.final_accuracy for summary in done),
             best_accuracy=Spread.of(summary.best_accuracy for summary in done),
-            rounds_to={f"{t:g}": Spread.of(summary.rounds_to[f"{t:g}"] for summary in done) for t in targets},
+            rounds_to={
+                str(Goal.read(t)): Spread.of(summary.rounds_to[str(Goal.read(t))] for summary in done) for t in targets
+            },
             seconds=Spread.of(summary.seconds for summary in done),
         )
 
@@ -131,9 +134,15 @@ class Row:
         return f" [{', '.join(notes)}]" if notes else ""
 
 
-def header(targets: Iterable[float]) -> list[str]:
+def header(targets: Iterable[Target]) -> list[str]:
     """Of the table whose lines are the cells of rows."""
-    return ["algorithm", "final %", "best %", *(f"rounds to {target:g}%" for target in targets), "seconds"]
+    return [
+        "algorithm",
+        "final %",
+        "best %",
+        *(f"rounds to {Goal.read(target).words}" for target in targets),
+        "seconds",
+    ]
 
 
 @dataclass(frozen=True)

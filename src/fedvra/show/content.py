@@ -11,6 +11,7 @@ from typing import Any
 
 from fedvra import __version__
 from fedvra.algorithms import REGISTRY
+from fedvra.core.goals import Goal, Target
 from fedvra.runs.cache import Stored
 from fedvra.runs.files import Record, RunFolder
 from fedvra.runs.history import bytes_to, numbers, sent
@@ -62,7 +63,7 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
     return {
         "title": experiment.title,
         "about": experiment.about(),
-        "targets": [f"{target:g}" for target in targets],
+        "targets": [str(Goal.read(target)) for target in targets],
         "measures": measures(groups),
         "partition": _partition(groups),
         "config": _config(groups),
@@ -83,7 +84,7 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
     }
 
 
-def _group(group: Group, targets: Sequence[float], beside: Path) -> dict[str, Any]:
+def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, Any]:
     curves = {name: mean_curve(group.label, group.metrics, name) for name in _names([group])}
     original = REGISTRY.get(group.config.algorithm).original
     return {
@@ -148,14 +149,16 @@ def _axes(group: Group) -> dict[str, list[float]]:
     return axes
 
 
-def _bytes_to(group: Group, targets: Sequence[float]) -> dict[str, dict[str, Any]]:
+def _bytes_to(group: Group, targets: Sequence[Target]) -> dict[str, dict[str, Any]]:
     """Up and down together, over the runs that reached the target, as sent here and by the published protocol."""
     if not all("bytes_up_original" in record for metrics in group.metrics for record in metrics):
         return {}
     found = {}
     for protocol in ("here", "original"):
         each = [bytes_to(metrics, targets, protocol) for metrics in group.metrics]
-        found[protocol] = {f"{t:g}": _spread(Spread.of(run[f"{t:g}"] for run in each)) for t in targets}
+        found[protocol] = {
+            str(Goal.read(t)): _spread(Spread.of(run[str(Goal.read(t))] for run in each)) for t in targets
+        }
     return found
 
 

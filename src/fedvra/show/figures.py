@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.errors import UsageError
+from fedvra.core.goals import Goal, Target
 from fedvra.runs.history import bytes_to
 from fedvra.show.comparison import Spread, mean_curve
 from fedvra.show.content import label, measures
@@ -62,7 +63,9 @@ def _figures(experiment: Experiment) -> Iterator[tuple[str, Any]]:
     if any(any(each.values()) for each in reached):
         yield "rounds-to-target", _bars(experiment, reached, "rounds")
     sent = [
-        {f"{t:g}": _megabytes(group.metrics, t) for t in experiment.targets} if _has_traffic(group.metrics) else {}
+        {str(Goal.read(t)): _megabytes(group.metrics, t) for t in experiment.targets}
+        if _has_traffic(group.metrics)
+        else {}
         for group in experiment.groups
     ]
     if any(any(each.values()) for each in sent):
@@ -85,7 +88,8 @@ def _curves(curves: Sequence[Curve], name: str) -> Any:
 def _bars(experiment: Experiment, values: Sequence[dict[str, Spread | None]], what: str) -> Any:
     """Targets side by side, in each a bar per group; a target that a group did not reach has a cross instead."""
     figure, axes = _panel()
-    targets = [f"{target:g}" for target in experiment.targets if any(each.get(f"{target:g}") for each in values)]
+    keys = [str(Goal.read(target)) for target in experiment.targets]
+    targets = [key for key in keys if any(each.get(key) for each in values)]
     width = 0.8 / len(values)
     for k, (group, spreads) in enumerate(zip(experiment.groups, values, strict=True)):
         places = [t + width * (k - (len(values) - 1) / 2) for t in range(len(targets))]
@@ -107,8 +111,8 @@ def _bars(experiment: Experiment, values: Sequence[dict[str, Spread | None]], wh
         axes.plot(
             missed, [0.03] * len(missed), "x", color="#666666", markersize=3, transform=axes.get_xaxis_transform()
         )
-    axes.set_xticks(range(len(targets)), [f"{target}%" for target in targets])
-    axes.set_xlabel("target accuracy")
+    axes.set_xticks(range(len(targets)), [Goal.read(target).words for target in targets])
+    axes.set_xlabel("target")
     axes.set_ylabel(what)
     axes.legend(frameon=False, loc="upper left", handlelength=1.2)
     return figure
@@ -129,8 +133,8 @@ def _has_traffic(runs: Sequence[list[dict[str, Any]]]) -> bool:
     return all("bytes_up" in record for metrics in runs for record in metrics)
 
 
-def _megabytes(runs: Sequence[list[dict[str, Any]]], target: float) -> Spread | None:
-    sent = [bytes_to(metrics, [target])[f"{target:g}"] for metrics in runs]
+def _megabytes(runs: Sequence[list[dict[str, Any]]], target: Target) -> Spread | None:
+    sent = [bytes_to(metrics, [target])[str(Goal.read(target))] for metrics in runs]
     return Spread.of(None if each is None else each / 1e6 for each in sent)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import require
+from fedvra.core.goals import Target, in_order
 from fedvra.runs.cache import Cache, Stored, fingerprint
 from fedvra.runs.config import configure
 from fedvra.runs.files import PLAN, Record
@@ -44,7 +45,7 @@ class Group:
     def seeds(self) -> list[int]:
         return sorted(run.config["seed"] for run in self.runs)
 
-    def row(self, targets: Sequence[float]) -> Row:
+    def row(self, targets: Sequence[Target]) -> Row:
         outcomes = [Outcome.of(run.status, run.metrics, run.seconds, targets) for run in self.runs]
         return Row.of_outcomes(self.label, outcomes, targets, partial=True)
 
@@ -57,9 +58,9 @@ class Experiment:
     groups: list[Group]
 
     @property
-    def targets(self) -> tuple[float, ...]:
-        """Every accuracy that any of its runs was asked to report."""
-        return tuple(sorted({target for group in self.groups for target in group.config.targets}))
+    def targets(self) -> tuple[Target, ...]:
+        """Every target that any of its runs was asked to report."""
+        return in_order(target for group in self.groups for target in group.config.targets)
 
     def about(self) -> str:
         c = self.groups[0].config

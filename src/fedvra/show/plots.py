@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.files import replace_durably
+from fedvra.core.goals import Target
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, in an order that keeps neighbours distinct; line styles say
 # the same again for those who print in grey. Yellow is left out: it does not show on white.
@@ -29,7 +30,7 @@ class Curve:
     high: Sequence[float]
 
 
-def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, targets: Sequence[float] = ()) -> Path:
+def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, targets: Sequence[Target] = ()) -> Path:
     """Accuracy over rounds: a line per curve, a band where there are several seeds, a thin rule at every target."""
     # Figure alone draws with Agg and leaves pyplot's global state, and the caller's backend, untouched.
     from matplotlib.figure import Figure
@@ -42,13 +43,13 @@ def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, 
     return write_figure(figure, path)
 
 
-def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[float] = ()) -> None:
+def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[Target] = ()) -> None:
     """The same on axes of a figure that has more of them."""
     draw_lines(axes, curves, scale=100)
     low, high = _accuracy_range(curves)
     axes.set_ylim(low, high)
     for target in targets:
-        if low < target < high:
+        if not isinstance(target, str) and low < target < high:
             axes.axhline(target, color="#999999", linewidth=0.6, linestyle=(0, (1, 3)), zorder=0)
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy (%)")

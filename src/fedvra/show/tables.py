@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fedvra.core.goals import Goal, Target
 from fedvra.show.comparison import Row, Spread, header
 
 
@@ -26,9 +27,9 @@ class Lines:
         return self.before + "".join(self.rows) + self.after
 
 
-def as_csv(rows: Sequence[Row], targets: Sequence[float]) -> Lines:
+def as_csv(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
     """Mean, deviation and number of runs in columns of their own; accuracies as fractions; empty where there is nothing."""
-    names = ["final_accuracy", "best_accuracy", *(f"rounds_to_{target:g}" for target in targets), "seconds"]
+    names = ["final_accuracy", "best_accuracy", *(f"rounds_to_{Goal.read(target)}" for target in targets), "seconds"]
     columns = [f"{name}_{part}" for name in names for part in ("mean", "std", "runs")]
     head = _csv_line(["algorithm", "finished", "diverged", "unfinished", *columns])
     return Lines(head, [_csv_line(_csv_cells(row)) for row in rows], "")
@@ -50,7 +51,7 @@ def _csv_line(cells: Iterable[object]) -> str:
     return buffer.getvalue()
 
 
-def as_latex(rows: Sequence[Row], targets: Sequence[float]) -> Lines:
+def as_latex(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
     """A tabular with the rules of booktabs."""
     head = header(targets)
     before = (

@@ -11,18 +11,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedvra.algorithms import REGISTRY
+from fedvra.callbacks.base import Callback
 from fedvra.core.calls import split_calls
 from fedvra.core.errors import RunInterrupt, require
 from fedvra.runs.config import configure
 from fedvra.runs.files import PLAN, RunFolder, write_json
 from fedvra.runs.options import RunConfig
 from fedvra.show.comparison import Comparison, Run
-from fedvra.show.display import Silent, View, watch
 from fedvra.state.folders import locked, make_folder, require_unused
 from fedvra.studies.execution import check, execute, resume
 
@@ -67,7 +66,7 @@ def compare(
     *layers: Mapping[str, Any],
     out: str | Path,
     seeds: Iterable[int] = (0,),
-    view: View | None = None,
+    view: Callback | None = None,
 ) -> Comparison:
     """Run every algorithm with every seed into ``out/ALGORITHM/seed-S``; write table and picture into ``out``.
 
@@ -81,7 +80,7 @@ def compare(
     A run that diverges is part of the result, and the others go on. What cannot run at all is found out before the first.
     """
     variants = parse_variants(algorithms) if isinstance(algorithms, str) else list(algorithms)
-    out, seeds, view = Path(out), list(seeds), view or Silent()
+    out, seeds = Path(out), list(seeds)
     require(bool(seeds), "name at least one seed.")
     require_unused(out)
     plan = [
@@ -102,7 +101,7 @@ def compare(
 
 
 def resume_comparison(
-    out: str | Path, rounds: int | None = None, workers: int | str | None = None, view: View | None = None
+    out: str | Path, rounds: int | None = None, workers: int | str | None = None, view: Callback | None = None
 ) -> Comparison:
     """Go on with a comparison that was interrupted: runs that have ended stay as they are, the others are resumed or begun."""
     out = Path(out)
@@ -110,7 +109,7 @@ def resume_comparison(
     stored = json.loads((out / PLAN).read_text(encoding="utf-8"))
     plan = [Planned(each["label"], each["folder"], configure(each["config"], changes)) for each in stored]
     with locked(out):
-        return _carry_out(plan, out, view or Silent())
+        return _carry_out(plan, out, view)
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class Planned:
         return {"label": self.label, "folder": self.folder, "config": self.config.to_dict()}
 
 
-def _carry_out(plan: list[Planned], out: Path, view: View) -> Comparison:
+def _carry_out(plan: list[Planned], out: Path, view: Callback | None) -> Comparison:
     """Play what is left of the plan; write table, picture and report."""
     from fedvra.show.page import write_report  # which knows of plans
 
@@ -139,16 +138,17 @@ def _carry_out(plan: list[Planned], out: Path, view: View) -> Comparison:
     return comparison
 
 
-def play(planned: Planned, out: Path, view: View) -> Run:
+def play(planned: Planned, out: Path, view: Callback | None) -> Run:
     """Begin this run, go on with it, or leave it as it is where it has ended."""
     folder, config = RunFolder(out / planned.folder), planned.config
     summary = folder.ended(config)
     if summary is None:
-        begun = folder.config_file.exists()
-        go_on = partial(resume, folder.path, rounds=config.rounds, workers=config.workers)
-        start = partial(execute, config, folder.path)
+        looking = [] if view is None else [view]
         try:
-            summary = watch(view, planned.label, config, go_on if begun else start, folder.metrics())
+            if folder.config_file.exists():
+                summary = resume(folder.path, looking, planned.label, rounds=config.rounds, workers=config.workers)
+            else:
+                summary = execute(config, folder.path, looking, planned.label)
         except RunInterrupt:
             raise RunInterrupt(f"interrupted; `fedvra resume {out}` goes on.") from None
     return Run(planned.label, summary, folder.metrics())

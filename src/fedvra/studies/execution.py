@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
-from fedvra.core.errors import DivergedError, FedvraError, RunInterrupt, require
+from fedvra.callbacks.base import Callback, Run
+from fedvra.callbacks.checkpoints import Checkpoints
+from fedvra.callbacks.diagnostics import Diagnostics
+from fedvra.callbacks.following import Following
+from fedvra.callbacks.function import as_callbacks
+from fedvra.callbacks.records import Records
+from fedvra.callbacks.stopping import Patience, Until
+from fedvra.callbacks.trackers.base import make_trackers, require_installed
+from fedvra.core.errors import DivergedError, RunInterrupt, require
 from fedvra.core.threads import one_thread
 from fedvra.data.dataset import FederatedData
 from fedvra.data.picture import picture
 from fedvra.engines import checkpoint
 from fedvra.engines.federation import Federation
 from fedvra.runs.config import build
-from fedvra.runs.files import Record, RunFolder, RunSummary, Status, finite, write_json
-from fedvra.runs.history import dual_drift
+from fedvra.runs.files import Record, RunFolder, RunSummary, finite, write_json
 from fedvra.runs.options import RunConfig
-from fedvra.runs.trackers.base import Tracking, require_installed
 from fedvra.state.folders import make_folder, next_free, require_unused, require_writable
 from fedvra.studies.stopping import stop_on_signal
-from fedvra.theory.diagnostics import Diagnostics
 
 __all__ = [
     "Record",
@@ -39,14 +45,18 @@ __all__ = [
     "write_json",
 ]
 
+Callbacks: TypeAlias = Sequence[Callback | Callable[[Record], object]]
 
-def execute(
-    config: RunConfig, out: str | Path, on_record: Callable[[Record], None] = lambda record: None
-) -> RunSummary:
+
+def execute(config: RunConfig, out: str | Path, callbacks: Callbacks = (), title: str | None = None) -> RunSummary:
     """Run what ``config`` describes into the folder ``out``, which must not be in use; returns the summary it wrote there.
 
     Whatever is wrong with the options or the data is found out before anything is written. A run that diverges is a result,
     not an error: its summary says so. On Ctrl-C the round is finished and saved before :class:`RunInterrupt` is raised.
+
+    Args:
+        callbacks: who looks on besides, e.g. ``[fv.Patience(20)]``; functions of a record too.
+        title: what the run is called on a display.
     """
     folder = RunFolder(out)
     folder.require_unused()
@@ -56,12 +66,13 @@ def execute(
         with folder.locked():
             folder.require_unused()  # still: another process may have come first
             folder.create(config)
-            return play(federation, config, folder, on_record)
+            return play(federation, config, folder, callbacks, title)
 
 
 def resume(
     out: str | Path,
-    on_record: Callable[[Record], None] = lambda record: None,
+    callbacks: Callbacks = (),
+    title: str | None = None,
     *,
     rounds: int | None = None,
     workers: int | str | None = None,
@@ -87,7 +98,7 @@ def resume(
                 federation.preflight()
             if rounds is not None:
                 folder.write_config(folder.config(rounds))
-            return play(federation, config, folder, on_record)
+            return play(federation, config, folder, callbacks, title)
 
 
 def check(config: RunConfig) -> None:
@@ -101,53 +112,54 @@ def check(config: RunConfig) -> None:
 
 
 def play(
-    federation: Federation, config: RunConfig, folder: RunFolder, on_record: Callable[[Record], None]
+    federation: Federation,
+    config: RunConfig,
+    folder: RunFolder,
+    callbacks: Callbacks = (),
+    title: str | None = None,
 ) -> RunSummary:
     """Play the rounds that are left, keeping the books; ends with a summary however it ends."""
-    metrics = folder.rewind(federation.state.round)
-    tracking = Tracking(config, federation.experiment.algorithm.label, folder.path, len(metrics))
-    folder.summary_file.unlink(missing_ok=True)  # of an earlier stop: from here on it would be out of date
-    status: Status = "failed"
-    message: str | None = None
-    drift: float | None = None
-    try:
-        with stop_on_signal() as stop, folder.appending() as append:
-            while federation.state.round < config.rounds and not stop.asked:
-                record = federation.round()
-                append(record)
-                metrics.append(record)
-                tracking.record(record)
-                on_record(record)
-                if _due(federation.state.round, config):
-                    folder.save_checkpoint(federation)
-            folder.save_checkpoint(federation)
-            drift = dual_drift(federation.state.lam, federation.clients.duals.items(), federation.omega)
-        if federation.state.round < config.rounds:
-            raise RunInterrupt(f"interrupted after round {len(metrics)}; `fedvra resume {folder.path}` goes on.")
-        status = "finished"
-    except DivergedError as error:
-        status, message = "diverged", str(error)
-    except KeyboardInterrupt:
-        status, message = "interrupted", f"stopped by the user after round {len(metrics)}."
-        raise
-    except Exception as error:
-        message = str(error) if isinstance(error, FedvraError) else f"{type(error).__name__}: {error}"
-        raise
-    finally:
-        summary = RunSummary.of(config, metrics, status, message, drift)
-        folder.write_summary(summary)
-        tracking.close(summary)
+    with stop_on_signal() as stop:
+        label = federation.experiment.algorithm.label
+        run = Run.of(
+            federation,
+            config.rounds,
+            title=title or f"{label} on {config.task}",
+            task=config.task,
+            targets=config.targets,
+            options=config.flat(),
+            folder=folder.path,
+            records=folder.rewind(federation.state.round),
+            interrupted=lambda: stop.asked,
+        )
+        with suppress(DivergedError), Following(run, followers(config, folder, callbacks)) as following:
+            run.leaving = stop.asked
+            while not run.over:
+                following.round(federation.round)
+    assert run.summary is not None
+    if run.status == "interrupted":
+        raise RunInterrupt(f"interrupted after round {len(run.records)}; `fedvra resume {folder.path}` goes on.")
     data = federation.experiment.data
     if isinstance(data, FederatedData) and not folder.partition_file.exists():
         picture(data, folder.partition_file)  # last, since importing matplotlib would delay the first round
     if stop.asked:  # too late for this run, but whoever called may have others in mind
         raise RunInterrupt(f"interrupted when the run in {folder.path} had come to its end.")
-    return summary
+    return run.summary
 
 
-def _due(round: int, config: RunConfig) -> bool:
-    """Whether a checkpoint is to be made; after the last round there is one in any case."""
-    return config.checkpoint_every > 0 and round % config.checkpoint_every == 0 and round < config.rounds
+def followers(config: RunConfig, folder: RunFolder, callbacks: Callbacks) -> list[Callback]:
+    """Who looks on, in this order: what is measured, when it ends, the records, trackers, the user's own, checkpoints."""
+    looking: list[Callback] = [Diagnostics(config.diagnostics)] if config.diagnostics else []
+    looking += [Until(config.until)] if config.until is not None else []
+    looking += [Patience(config.patience)] if config.patience is not None else []
+    own = as_callbacks(callbacks)
+    return [
+        *looking,
+        Records(folder),
+        *make_trackers(config.track or ()),
+        *own,
+        Checkpoints(folder, config.checkpoint_every),
+    ]
 
 
 @contextmanager
@@ -166,7 +178,6 @@ def _opened(config: RunConfig, folder: RunFolder) -> Iterator[Federation]:
                 state_dtype=torch.bfloat16 if config.state_dtype == "bfloat16" else None,
                 memory_limit=None if config.state_memory == "auto" else int(config.state_memory),
                 state_folder=state_folder,
-                observers=[Diagnostics(config.diagnostics)] if config.diagnostics else [],
             )
         ) as federation,
     ):

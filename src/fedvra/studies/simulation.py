@@ -10,20 +10,22 @@ import torch
 from torch import Tensor
 
 from fedvra.algorithms.base import Algorithm
+from fedvra.callbacks.base import Callback, Run
+from fedvra.callbacks.diagnostics import Diagnostics
+from fedvra.callbacks.following import Following
+from fedvra.callbacks.function import Function, as_callbacks
 from fedvra.core.cohort import Setting
 from fedvra.core.errors import require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
-from fedvra.engines.observers import Observer
 from fedvra.local.protocol import SolverSettings
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem
 from fedvra.runs.history import ClientRows, History
 from fedvra.samplers import Sampler
 from fedvra.samplers.work import Work
-from fedvra.theory.diagnostics import Diagnostics
 
 
 def simulate(
@@ -51,7 +53,8 @@ def simulate(
     memory_limit: int | None = None,
     state_folder: str | Path | None = None,
     diagnostics: int = 0,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] = (),
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> History:
     """Run ``rounds`` rounds of ``algorithm`` and return what they led to.
@@ -83,8 +86,10 @@ def simulate(
         memory_limit: bytes of client state to keep in memory, the rest on disk; None: half of what the machine has free.
         state_folder: where on disk; None: the system's folder for temporary files.
         diagnostics: K > 0 puts an object ``diagnostics`` into every K-th record; see ``fv.Diagnostics``.
-        observers: look at every round and add to its record, e.g. ``fv.StationarityGap(every=10)``.
-        progress: called with each round's record.
+        observers: an older name for ``callbacks``.
+        callbacks: look on at the start, after each round and at the end, may add to the record and may end the run, e.g.
+            ``fv.StationarityGap(every=10)``, ``fv.Patience(20)``; see ``fv.Callback``.
+        progress: called with each round's record; ``raise fv.StopRun("why")`` in it ends the run.
     """
     _require_kinds(algorithm, problem, sampler, work)
     check_whole("rounds", rounds, least=0)
@@ -107,17 +112,18 @@ def simulate(
         refuse=refuse,
         local=local,
     )
-    watching = [*([Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []), *observers]
-    federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder, watching)
-    metrics: list[dict[str, Any]] = []
-    kept: list[Tensor] | None = None if keep is None else []
+    watching: list[Callback] = [Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []
+    kept = None if keep is None else Kept()
+    looking: list[Callback] = as_callbacks([*watching, *observers, *callbacks])
+    looking += [] if kept is None else [kept]
+    looking += [] if progress is None else [Function(progress)]
+    federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder)
+    run = Run.of(federation, rounds)
+    metrics = run.records
     try:
-        for _ in range(rounds):
-            metrics.append(federation.round())
-            if kept is not None:
-                kept.append(federation.state.x0.clone())
-            if progress is not None:
-                progress(metrics[-1])
+        with Following(run, looking) as following:
+            while not run.over:
+                following.round(federation.round)
         return _history(federation, metrics, kept)
     except BaseException as error:
         if federation.state.round:
@@ -131,8 +137,20 @@ def simulate(
         federation.close()
 
 
-def _history(federation: Federation, metrics: list[dict[str, Any]], kept: list[Tensor] | None) -> History:
-    """What a run has come to; ``kept`` is x0 after each round, where it was to be kept."""
+class Kept(Callback):
+    """x0 after each round."""
+
+    afterwards = True
+
+    def __init__(self) -> None:
+        self.x0: list[Tensor] = []
+
+    def on_round(self, run: Run, record: dict[str, Any]) -> None:
+        self.x0.append(run.federation.state.x0.clone())
+
+
+def _history(federation: Federation, metrics: list[dict[str, Any]], kept: Kept | None) -> History:
+    """What a run has come to."""
     state, clients = federation.state, federation.clients
     return History(
         problem=federation.experiment.problem,
@@ -142,7 +160,7 @@ def _history(federation: Federation, metrics: list[dict[str, Any]], kept: list[T
         metrics=metrics,
         duals=ClientRows(clients.duals),
         y={} if clients.y is None else ClientRows(clients.y),
-        trajectory=None if kept is None else torch.stack(kept) if kept else state.x0.new_empty(0, len(state.x0)),
+        trajectory=None if kept is None else torch.stack(kept.x0) if kept.x0 else state.x0.new_empty(0, len(state.x0)),
         omega=federation.omega,
         path=state.path,
     )

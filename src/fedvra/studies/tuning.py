@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedvra.callbacks.base import Callback
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require, unknown_name
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
 from fedvra.runs.config import configure
 from fedvra.runs.files import write_json
 from fedvra.runs.options import OPTIONS
-from fedvra.show.display import Silent, View
 from fedvra.show.tuning import Trial, Tuning
 from fedvra.state.folders import locked, make_folder, require_unused
 from fedvra.studies.comparing import Planned, Variant, play
@@ -47,7 +47,7 @@ def tune(
     seeds: Iterable[int] = (0,),
     target: float | None = None,
     full: bool = False,
-    view: View | None = None,
+    view: Callback | None = None,
 ) -> Tuning:
     """Try every combination of the values in ``over`` with every seed.
 
@@ -89,16 +89,16 @@ def tune(
     make_folder(out)
     with locked(out):
         require_unused(out)  # still: another process may have come first
-        return _carry_out(plan, out, view or Silent())
+        return _carry_out(plan, out, view)
 
 
-def resume_tuning(out: str | Path, workers: int | str | None = None, view: View | None = None) -> Tuning:
+def resume_tuning(out: str | Path, workers: int | str | None = None, view: Callback | None = None) -> Tuning:
     """Go on with a search that was interrupted; it comes to the same result."""
     plan = json.loads((Path(out) / PLAN).read_text(encoding="utf-8"))["plan"]
     if workers is not None:
         plan["options"]["workers"] = workers
     with locked(Path(out)):
-        return _carry_out(plan, Path(out), view or Silent())
+        return _carry_out(plan, Path(out), view)
 
 
 def rungs(rounds: int, settings: int) -> list[int]:
@@ -142,7 +142,7 @@ def settings_to_try(plan: Mapping[str, Any]) -> list[Candidate]:
     return made
 
 
-def _carry_out(plan: dict[str, Any], out: Path, view: View) -> Tuning:
+def _carry_out(plan: dict[str, Any], out: Path, view: Callback | None) -> Tuning:
     """Rung by rung; what is there already is not played again."""
     write_json(out / PLAN, {"plan": plan, "result": None})
     base, settings, target = configure(plan["options"]), settings_to_try(plan), plan["target"]

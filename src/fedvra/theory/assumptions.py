@@ -12,7 +12,7 @@ from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import UsageError
 from fedvra.samplers import Availability, Bernoulli, Cyclic, Replay
 from fedvra.theory.coverage import Settings
-from fedvra.theory.diagnostics import participation
+from fedvra.theory.seeing import participation
 from fedvra.theory.stepsizes import read_stepsizes
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from fedvra.samplers.base import random_subset
 from fedvra.theory.assumptions import Doubts, settings_of_run
 from fedvra.theory.conditions import Condition
 from fedvra.theory.coverage import Coverage, Settings, Start
-from fedvra.theory.diagnostics import Spread, points_of
 from fedvra.theory.estimates import Estimates, estimate
+from fedvra.theory.seeing import Spread, points_of
 from fedvra.theory.theorem1 import Theorem1
 from fedvra.theory.theorem2 import Theorem2
 

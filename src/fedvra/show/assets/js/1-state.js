@@ -60,7 +60,8 @@ function union(lists) {
   return [...new Map(lists.flat().map((each) => [each.name ?? each, each])).values()];
 }
 
-const targets = () => union(shownExperiments().map((e) => e.targets)).sort((a, b) => a - b);
+const targets = () => union(shownExperiments().map((e) => e.targets)).sort((a, b) => (a - b) || isNaN(a) - isNaN(b));
+const targetWords = (target) => isNaN(target) ? target.replace("=", " ") : `${target}%`; // an accuracy, or a figure such as f1=0.8
 
 // -- colours ------------------------------------------------------------------------------------------------------------
 

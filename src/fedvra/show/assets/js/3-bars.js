@@ -31,7 +31,7 @@ function drawTargets() {
   $("targets-section").hidden = !known.length;
   if (!known.includes(view.target)) view.target = hardestReached(known);
   $("targets").replaceChildren(...known.map((target) => element("button", {
-    type: "button", role: "radio", "aria-checked": String(target === view.target), text: `${target}%`,
+    type: "button", role: "radio", "aria-checked": String(target === view.target), text: targetWords(target),
     tabindex: target === view.target ? "0" : "-1",
     onclick: () => { view.target = target; drawTargets(); drawHeadlines(); $("targets").querySelector("[aria-checked=true]").focus(); },
     onkeydown: (event) => {
@@ -84,9 +84,9 @@ function drawHeadlines() {
   const best = least((group) => group.final && { mean: -group.final.mean });
   if (best) said.push(["Best final accuracy", best.label, percentText(best.final)]);
   const fastest = least((group) => group.rounds_to[view.target]);
-  if (fastest) said.push([`Fewest rounds to ${view.target}%`, fastest.label, roundsText(fastest.rounds_to[view.target])]);
+  if (fastest) said.push([`Fewest rounds to ${targetWords(view.target)}`, fastest.label, roundsText(fastest.rounds_to[view.target])]);
   const cheapest = least((group) => group.bytes_to.here && group.bytes_to.here[view.target]);
-  if (cheapest) said.push([`Least data to ${view.target}%`, cheapest.label, bytes(cheapest.bytes_to.here[view.target].mean)]);
+  if (cheapest) said.push([`Least data to ${targetWords(view.target)}`, cheapest.label, bytes(cheapest.bytes_to.here[view.target].mean)]);
   const quickest = least((group) => group.seconds_per_round);
   if (quickest) said.push(["Shortest round", quickest.label, secondsText(quickest.seconds_per_round)]);
   $("headlines").replaceChildren(...(groups.length > 1 ? said : []).map(([what, who, figure]) => element("div", { class: "headline" },

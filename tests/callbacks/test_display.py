@@ -8,25 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedvra.runs.config import configure
+from fedvra.callbacks.base import Run
+from fedvra.callbacks.display import LiveView, PlainView, Standing, View, make_view
 from fedvra.runs.files import Record, RunSummary
-from fedvra.runs.options import RunConfig
-from fedvra.show.display import (
-    LiveView,
-    PlainView,
-    Silent,
-    Standing,
-    View,
-    clock,
-    make_console,
-    make_view,
-    percent,
-    table,
-)
+from fedvra.show.display import clock, make_console, percent, table
 
 
-def config(rounds: int) -> RunConfig:
-    return configure({"task": "digits", "rounds": rounds, "targets": "50,90"})
+def run(rounds: int) -> Run:
+    return Run(rounds, title="FedVRA", targets=(50, 90))
 
 
 def record(round: int, accuracy: float | None = 0.6, loss: float | None = 1.5) -> Record:
@@ -63,10 +52,18 @@ def summary(**changes: Any) -> RunSummary:
 
 
 def show(view: View, rounds: int, end: RunSummary | None) -> None:
-    view.begin("FedVRA", config(rounds))
+    shown = run(rounds)
+    view.on_start(shown)
     for r in range(1, rounds + 1):
-        view.record(record(r, accuracy=r / rounds))
-    view.end(end)
+        view.on_round(shown, record(r, accuracy=r / rounds))
+    finish(view, shown, end)
+
+
+def finish(view: View, shown: Run, end: RunSummary | None) -> None:
+    """None: cut short."""
+    shown.summary = end or summary(status="interrupted")
+    shown.status = shown.summary.status
+    view.on_end(shown)
 
 
 def plain(rounds: int, lines: int = 20, end: RunSummary | None = None) -> list[str]:
@@ -81,13 +78,13 @@ def terminal() -> tuple[Console, io.StringIO]:
 
 
 def test_standing_follows_the_records() -> None:
-    standing = Standing("FedVRA", config(10))
+    standing = Standing("FedVRA", 10, (50, 90))
     standing.take(record(1, accuracy=0.4))
     standing.take(record(2, accuracy=0.92))
     standing.take(record(3, accuracy=0.7, loss=0.5))
     standing.take(record(4, accuracy=None, loss=None))
     assert (standing.round, standing.accuracy, standing.best, standing.loss) == (4, 0.7, 0.92, 2.5)
-    assert standing.reached == {50: 2, 90: 2}
+    assert {str(goal): r for goal, r in standing.reached.items()} == {"50": 2, "90": 2}
     assert (standing.clients_per_second(), standing.time_left()) == (6, 3)  # 3 clients in half a second, 6 rounds left
 
 
@@ -115,13 +112,14 @@ def test_the_last_word_on_a_run() -> None:
 def test_the_live_display_shows_progress_and_leaves_one_line() -> None:
     console, stream = terminal()
     view = LiveView(console)
-    view.begin("FedVRA", config(10))
+    shown_run = run(10)
+    view.on_start(shown_run)
     view.drawn = 0.0  # as if the last drawing were long ago
-    view.record(record(7, accuracy=0.91))
+    view.on_round(shown_run, record(7, accuracy=0.91))
     shown = stream.getvalue()
     for part in ("FedVRA", "round 7/10", "accuracy 91.00%", "loss 1.5", "50% at round 7", "clients/s", "left"):
         assert part in shown
-    view.end(summary())
+    finish(view, shown_run, summary())
     assert stream.getvalue().rstrip().endswith("8 rounds in 4.0 s")
 
 
@@ -134,15 +132,15 @@ def test_the_live_display_does_not_draw_too_often() -> None:
 def test_the_live_display_can_be_cut_short() -> None:
     console, _ = terminal()
     view = LiveView(console)
-    view.begin("FedVRA", config(10))
-    view.end(None)
+    shown = run(10)
+    view.on_start(shown)
+    finish(view, shown, None)
     assert not view.live.is_started
 
 
 def test_which_view_is_made() -> None:
     assert isinstance(make_view(terminal()[0]), LiveView)
     assert isinstance(make_view(Console(file=io.StringIO())), PlainView)
-    show(Silent(), 3, summary())
 
 
 def test_lines_are_not_cut_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from fedvra.runs.trackers.base import TRACKERS, Tracked, Tracker, outcome
+import yaml
 
-if TYPE_CHECKING:
-    from fedvra.runs.files import RunSummary
+from fedvra.callbacks.base import Run
+from fedvra.callbacks.trackers.base import TRACKERS, Notes, Tracker, outcome
+from fedvra.runs.files import RunSummary
 
 
 class TensorBoard(Tracker):
@@ -17,26 +18,24 @@ class TensorBoard(Tracker):
     extra = "tensorboard"
     packages = ("tensorboard",)
 
-    def __init__(self, run: Tracked) -> None:
+    def open(self, run: Run, folder: Path, notes: Notes) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.config = run.config
-        self.writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.done + 1 if run.done else None)
-        if not run.done:
-            self.writer.add_text("config", f"```yaml\n{run.config.to_yaml()}```")
+        done = len(run.records)
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
+        if not done:
+            written = yaml.safe_dump(dict(run.options), sort_keys=False, default_flow_style=None, width=100)
+            self.writer.add_text("config", f"```yaml\n{written}```")
 
     def record(self, round: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, round)
 
-    def close(self, summary: RunSummary) -> None:
-        options = {name: value if isinstance(value, int | float) else str(value) for name, value in self._options()}
+    def close(self, run: Run, summary: RunSummary) -> None:
+        options = {name: value if isinstance(value, int | float) else str(value) for name, value in run.options.items()}
         figures = {f"outcome/{name}": value for name, value in outcome(summary).items()}
         self.writer.add_hparams(options, figures, run_name=".")  # the tab HPARAMS; "." is this run, not one below it
         self.writer.close()
-
-    def _options(self) -> list[tuple[str, object]]:
-        return list(self.config.flat().items())
 
 
 TRACKERS.add("tensorboard", TensorBoard)

@@ -1,31 +1,18 @@
-"""Looking at a round from outside, as only a simulator can: observers add to a round's record and change nothing."""
+"""How far a run is from a stationary point: the gap of the paper's second theorem."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fedvra.callbacks.observer import Observer
 from fedvra.core.errors import require
-from fedvra.core.objects import Value
 from fedvra.core.validation import check_whole
 
 if TYPE_CHECKING:
     from fedvra.engines.federation import Federation
-
-
-class Observer(Value, ABC):
-    """Given the federation before and after each round; ``federation.state``, ``.stores``, ``.omega``, ``.solver`` tell all."""
-
-    @abstractmethod
-    def before(self, federation: Federation) -> Any:
-        """Called as a round starts; what it returns is handed to ``after``."""
-
-    @abstractmethod
-    def after(self, federation: Federation, seen: Any) -> dict[str, Any]:
-        """Called when the round is over (its number is then ``federation.state.round``); returns what to add to its record."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
+from fedvra.callbacks.trackers import TRACKERS, Notes
 from fedvra.cli import main
 from fedvra.core.errors import UsageError
 from fedvra.runs.config import configure
 from fedvra.runs.files import RunFolder
 from fedvra.runs.history import numbers
 from fedvra.runs.options import RunConfig
-from fedvra.runs.trackers import TRACKERS
-from fedvra.runs.trackers.base import Tracked
 from fedvra.studies.execution import execute, resume
 
 SMALL = {"task": "digits", "rounds": 5, "clients": 20, "cohort": 5, "epochs": 1, "workers": 1, "model": "linear"}
@@ -114,7 +113,7 @@ def stopped_and_resumed(config: RunConfig, folder: Path) -> None:
             raise RuntimeError("the machine went away")
 
     with pytest.raises(RuntimeError, match="went away"):
-        execute(config, folder, crash)
+        execute(config, folder, [crash])
     assert resume(folder).status == "finished"
 
 
@@ -211,7 +210,7 @@ def test_a_run_that_diverges_is_a_failure_to_mlflow(tmp_path: Path, monkeypatch:
 def test_a_missing_package_is_said_before_anything_is_written(
     tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvra.runs.trackers.base.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fedvra.callbacks.trackers.base.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=rf"--track {tracker} needs .*pip install 'fedvra\[{tracker}\]'"):
         execute(configure({**SMALL, "track": tracker}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -261,7 +260,7 @@ def test_no_tracker_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_notes_are_kept_by_tracker(tmp_path: Path) -> None:
-    run = Tracked("a run", tmp_path, configure(SMALL), 0)
+    run = Notes(tmp_path)
     assert run.remembered("wandb") == {}
     run.remember("wandb", id="1")
     run.remember("mlflow", run="2")

@@ -5,6 +5,6 @@ A file added to this folder that ends in ``TRACKERS.add("name", MyTracker)``, or
 a run asks for it.
 """
 
-from fedvra.runs.trackers.base import TRACKERS, Tracked, Tracker, Tracking
+from fedvra.callbacks.trackers.base import TRACKERS, Notes, Tracker, make_trackers
 
-__all__ = ["TRACKERS", "Tracked", "Tracker", "Tracking"]
+__all__ = ["TRACKERS", "Notes", "Tracker", "make_trackers"]

@@ -7,12 +7,10 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedvra.runs.trackers.base import TRACKERS, Tracked, Tracker, outcome
-
-if TYPE_CHECKING:
-    from fedvra.runs.files import RunSummary, Status
+from fedvra.callbacks.base import Run
+from fedvra.callbacks.trackers.base import TRACKERS, Notes, Tracker, outcome
+from fedvra.runs.files import RunSummary, Status
 
 STATUS: dict[Status, str] = {
     "finished": "FINISHED",
@@ -32,7 +30,7 @@ class MLflow(Tracker):
     extra = "mlflow"
     packages = ("mlflow", "sqlalchemy", "alembic")
 
-    def __init__(self, run: Tracked) -> None:
+    def open(self, run: Run, folder: Path, notes: Notes) -> None:
         from mlflow.tracking import MlflowClient
 
         for name in (
@@ -40,21 +38,21 @@ class MLflow(Tracker):
             "alembic",
         ):  # a new store is no news, and lines would break the live display
             logging.getLogger(name).setLevel(logging.WARNING)
-        notes = run.remembered("mlflow")
+        known = notes.remembered("mlflow")
         store = (
-            notes.get("store") or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').absolute()}"
+            known.get("store") or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').absolute()}"
         )
         self.client = MlflowClient(tracking_uri=store)
-        if notes:
-            self.id = notes["run"]
+        if known:
+            self.id = known["run"]
             self.client.update_run(self.id, status="RUNNING")
         else:
-            made = self.client.create_run(self._experiment(run.config.task), run_name=run.name)
+            made = self.client.create_run(self._experiment(run.task), run_name=run.name)
             self.id = made.info.run_id
-            run.remember("mlflow", store=store, run=self.id)
-            for name, value in run.config.flat().items():
+            notes.remember("mlflow", store=store, run=self.id)
+            for name, value in run.options.items():
                 self.client.log_param(self.id, name, value)
-        logged = self.client.get_metric_history(self.id, "seconds") if notes else []
+        logged = self.client.get_metric_history(self.id, "seconds") if known else []
         self.last = max((metric.step for metric in logged), default=0)
 
     def record(self, round: int, numbers: Mapping[str, float]) -> None:
@@ -64,7 +62,7 @@ class MLflow(Tracker):
             now = int(1000 * time.time())
             self.client.log_batch(self.id, [Metric(name, value, now, round) for name, value in numbers.items()])
 
-    def close(self, summary: RunSummary) -> None:
+    def close(self, run: Run, summary: RunSummary) -> None:
         for name, value in outcome(summary).items():
             self.client.log_metric(self.id, name, value, step=summary.rounds)
         self.client.set_terminated(self.id, STATUS[summary.status])

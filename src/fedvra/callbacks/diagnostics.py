@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from fedvra.callbacks.observer import Observer
 from fedvra.core import rule
 from fedvra.core.block import Block, Broadcast, Orders
 from fedvra.core.cohort import Cohort, Floats, Ints, mean_over
@@ -17,10 +17,10 @@ from fedvra.core.step import client_round
 from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import subset
-from fedvra.engines.observers import Observer
-from fedvra.problems.oracle import Oracle, Point
+from fedvra.problems.oracle import Oracle
 from fedvra.samplers.base import random_subset
 from fedvra.theory import Theorem1, Theorem2, discounted_steps
+from fedvra.theory.seeing import Spread, participation, points_of
 from fedvra.theory.stepsizes import Stepsizes, read_stepsizes
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Diagnostics(Observer):
             ``grad_norm2`` is biased upwards by the variance over the number of clients.
     """
 
-    _forgets: ClassVar[tuple[str, ...]] = ("_oracle",)
+    _forgets: ClassVar[tuple[str, ...]] = ("_oracle", "_seen")
     _oracle: Oracle | None = None
 
     def __init__(self, every: int = 10, clients: int = CLIENTS) -> None:
@@ -139,46 +139,6 @@ class Before(NamedTuple):
     settled: Tensor | None
     """-kappa*lam; None where kappa = 0 or nobody takes part."""
     drift: float | None
-
-
-class Spread:
-    """Weighted mean and variance of vectors that come one at a time (Welford's recurrence: nothing cancels)."""
-
-    def __init__(self) -> None:
-        self.weight, self.sum2 = 0.0, 0.0
-        self.mean: Tensor | None = None
-
-    def add(self, vector: Tensor, weight: float) -> None:
-        if self.mean is None:
-            self.mean = torch.zeros_like(vector)
-        self.weight += weight
-        step = vector - self.mean
-        self.mean = self.mean.add(step, alpha=weight / self.weight if self.weight else 0.0)
-        self.sum2 += weight * float(step @ (vector - self.mean))
-
-    @property
-    def norm2(self) -> float:
-        return 0.0 if self.mean is None else float(self.mean.square().sum())
-
-    @property
-    def variance(self) -> float:
-        return self.sum2 / self.weight if self.weight else 0.0
-
-
-def points_of(federation: Federation, clients: Ints) -> list[Point]:
-    """Where these clients' cost functions are now: x0, and what is their own."""
-    state, y = federation.state, federation.clients.y
-    own = federation.clients.aux
-
-    def aux(client: int) -> Tensor | None:
-        return own.get(client).to(state.x0) if own is not None and client in own else state.aux
-
-    return [Point(state.x0, aux(i), y.get(i) if y is not None and i in y else None) for i in map(int, clients.tolist())]
-
-
-def participation(federation: Federation, cohort: Cohort) -> Floats:
-    """The probability that a client's reply counts: of taking part, times that of not being lost."""
-    return cohort.p * (1 - federation.experiment.drop)
 
 
 def _as_if_all(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from fedvra.runs.trackers.base import TRACKERS, Tracked, Tracker, outcome
-
-if TYPE_CHECKING:
-    from fedvra.runs.files import RunSummary
+from fedvra.callbacks.base import Run
+from fedvra.callbacks.trackers.base import TRACKERS, Notes, Tracker, outcome
+from fedvra.runs.files import RunSummary
 
 
 class WeightsAndBiases(Tracker):
@@ -23,11 +22,11 @@ class WeightsAndBiases(Tracker):
     extra = "wandb"
     packages = ("wandb",)
 
-    def __init__(self, run: Tracked) -> None:
+    def open(self, run: Run, folder: Path, notes: Notes) -> None:
         import wandb
 
-        notes = run.remembered("wandb") or {"id": secrets.token_hex(4)}
-        run.remember("wandb", **notes)
+        known = notes.remembered("wandb") or {"id": secrets.token_hex(4)}
+        notes.remember("wandb", **known)
         # Only the numbers: no console output, source code, machine statistics or lists of packages.
         quiet = wandb.Settings(
             silent=True,
@@ -40,10 +39,10 @@ class WeightsAndBiases(Tracker):
         )
         self.run = wandb.init(
             project="fedvra",
-            id=notes["id"],
+            id=known["id"],
             name=run.name,
-            config=run.config.flat(),
-            dir=str(run.folder),
+            config=dict(run.options),
+            dir=str(folder),
             mode="online" if os.environ.get("WANDB_MODE") == "online" else "offline",
             resume="allow",
             settings=quiet,
@@ -52,7 +51,7 @@ class WeightsAndBiases(Tracker):
     def record(self, round: int, numbers: Mapping[str, float]) -> None:
         self.run.log(dict(numbers), step=round)
 
-    def close(self, summary: RunSummary) -> None:
+    def close(self, run: Run, summary: RunSummary) -> None:
         self.run.summary.update({**outcome(summary), "status": summary.status})
         self.run.finish(exit_code=0 if summary.status == "finished" else 1)
 

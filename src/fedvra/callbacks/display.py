@@ -1,0 +1,203 @@
+"""What a person sees while runs go on: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedvra.callbacks.base import Callback, Run
+from fedvra.core.goals import Goal, goals
+from fedvra.local.protocol import DIRECT, StepPath
+from fedvra.runs.files import Record
+from fedvra.show.display import clock, outcome, percent
+
+RECENT = 20
+"""Rounds over which speed is averaged."""
+DIAGNOSTICS = {
+    "grad_norm2": "|grad f|^2",
+    "xi": "Xi",
+    "potential": "P",
+    "variance_before": "variance",
+    "variance_after": "corrected",
+    "drift": "drift",
+    "momentum": "momentum",
+}
+"""What diagnostics are called on a line."""
+REDRAW = 0.1
+"""Seconds between two drawings of the live display; more often costs time that clients could use."""
+
+
+class Standing:
+    """How a run stands, worked out from its records."""
+
+    def __init__(self, label: str, rounds: int, targets: Iterable[Any] = (), past: Iterable[Record] = ()) -> None:
+        self.label, self.rounds, self.goals = label, rounds, goals(targets)
+        self.round = 0
+        self.accuracy: float | None = None
+        self.best: float | None = None
+        self.loss: float | None = None
+        self.reached: dict[Goal, int] = {}
+        self.diagnosed: Record | None = None
+        self.path: Record | None = None
+        """The last record that had diagnostics."""
+        self._recent: deque[Record] = deque(maxlen=RECENT)
+        for record in past:
+            self.take(record)
+
+    def take(self, record: Record) -> None:
+        self.round = record["round"]
+        self.loss = record["train_loss"] if record.get("test_loss") is None else record["test_loss"]
+        self._recent.append(record)
+        if record.get("diagnostics"):
+            self.diagnosed = record
+        if "path_reason" in record:
+            self.path = record
+        if record.get("test_accuracy") is not None:
+            self.accuracy = float(record["test_accuracy"])
+            self.best = max(self.accuracy, self.best or 0.0)
+        for goal in self.goals:
+            if goal.reached(record):
+                self.reached.setdefault(goal, self.round)
+
+    def seconds_per_round(self) -> float:
+        return float(sum(record["seconds"] for record in self._recent)) / max(1, len(self._recent))
+
+    def clients_per_second(self) -> float:
+        per_round = sum(len(record["cohort"]) for record in self._recent) / max(1, len(self._recent))
+        return per_round / max(self.seconds_per_round(), 1e-9)
+
+    def time_left(self) -> float:
+        return self.seconds_per_round() * (self.rounds - self.round)
+
+    def figures(self) -> str:
+        if self.round == 0:
+            return "starting"
+        parts = [
+            f"accuracy {percent(self.accuracy)}",
+            f"best {percent(self.best)}",
+            "loss -" if self.loss is None else f"loss {self.loss:.4g}",
+            f"{self.clients_per_second():.0f} clients/s",
+            f"{clock(self.time_left())} left",
+        ]
+        return "  ".join(parts)
+
+    def diagnostics(self) -> str:
+        """What the last diagnostics said; nothing where there are none."""
+        if self.diagnosed is None:
+            return ""
+        found = self.diagnosed["diagnostics"]
+        parts = [f"{words} {found[name]:.3g}" for name, words in DIAGNOSTICS.items() if found.get(name) is not None]
+        return "  ".join([f"after round {self.diagnosed['round']}:", *parts])
+
+    def steps_taken(self) -> str:
+        """Which way local steps are taken, and why not a faster one; nothing where there is one way."""
+        if self.path is None or self.path["path"] == DIRECT.name:
+            return ""
+        reason = self.path["path_reason"]
+        return f"local steps: {StepPath(self.path['path'], reason)}"
+
+    def targets(self) -> str:
+        return "  ".join(
+            f"{goal.words} {f'at round {self.reached[goal]}' if goal in self.reached else '-'}" for goal in self.goals
+        )
+
+
+class View(Callback):
+    """Shows one run after another. One that was resumed begins with its earlier records."""
+
+    afterwards: ClassVar[bool] = True
+    _forgets: ClassVar[tuple[str, ...]] = ("standing", "live", "drawn", "every", "told")
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def on_start(self, run: Run) -> None:
+        self.standing = Standing(run.title, run.rounds, run.targets, run.records)
+        self.begin()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """The standing is that before the first round."""
+
+    def on_end(self, run: Run) -> None:
+        self.close()
+        if run.summary is not None and run.status in ("finished", "diverged"):
+            self.console.print(outcome(self.standing.label, run.summary), soft_wrap=True)
+
+    def close(self) -> None:
+        """Before the last word."""
+
+
+class LiveView(View):
+    """A bar, the figures and the targets, redrawn in place; one line stays when the run has ended."""
+
+    def begin(self) -> None:
+        # No refreshing thread: worker processes are forked, and must not inherit a lock that a thread was holding.
+        self.live = Live(self._picture(), console=self.console, transient=True, auto_refresh=False)
+        self.live.start(refresh=True)
+        self.drawn = time.monotonic()
+
+    def on_round(self, run: Run, record: Record) -> None:
+        self.standing.take(record)
+        if time.monotonic() - self.drawn >= REDRAW:
+            self.live.update(self._picture(), refresh=True)
+            self.drawn = time.monotonic()
+
+    def close(self) -> None:
+        self.live.stop()
+
+    def _picture(self) -> Group:
+        standing = self.standing
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(standing.label, style="bold"),
+            ProgressBar(total=max(1, standing.rounds), completed=standing.round, width=40),
+            f"round {standing.round}/{standing.rounds}",
+        )
+        lines = [Text(standing.figures()), Text(standing.targets(), style="dim")]
+        if standing.steps_taken():
+            lines.append(Text(standing.steps_taken(), style="dim"))
+        if standing.diagnosed is not None:
+            lines.append(Text(standing.diagnostics(), style="dim"))
+        return Group(head, *lines)
+
+
+class PlainView(View):
+    """A line for every round, or for about ``lines`` of them in a long run; 0 leaves only the last word on each run."""
+
+    def __init__(self, console: Console, lines: int = 20) -> None:
+        super().__init__(console)
+        self.lines = lines
+
+    def begin(self) -> None:
+        self.every = -(-self.standing.rounds // self.lines) if self.lines else 0
+        self.told = self.standing.diagnosed
+
+    def on_round(self, run: Run, record: Record) -> None:
+        self.standing.take(record)
+        if self.every and self.standing.path is record and self.standing.steps_taken():
+            self.console.print(f"{self.standing.label}  {self.standing.steps_taken()}", soft_wrap=True)
+        if self.every and (record["round"] % self.every == 0 or record["round"] == self.standing.rounds):
+            width = len(str(self.standing.rounds))
+            reached = [f"{goal.words} at {r}" for goal, r in self.standing.reached.items()]
+            self.console.print(
+                f"{self.standing.label}  round {record['round']:>{width}}/{self.standing.rounds}  "
+                f"{self.standing.figures()}{'  reached ' + ', '.join(reached) if reached else ''}",
+                soft_wrap=True,
+            )
+            if self.standing.diagnosed is not None and self.standing.diagnosed is not self.told:
+                self.told = self.standing.diagnosed
+                self.console.print(f"{self.standing.label}  {self.standing.diagnostics()}", soft_wrap=True)
+
+
+def make_view(console: Console, lines: int = 20) -> View:
+    return LiveView(console) if console.is_terminal else PlainView(console, lines)
