@@ -12,7 +12,6 @@ from fedvra.cli._options import config_option, folder_for, json_option, layers, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedvra.callbacks.display import make_view
     from fedvra.show.comparison import Comparison
 
 ALGORITHMS = "fedvra,fedavg,fedprox,scaffold,feddyn"
@@ -52,6 +51,7 @@ def command(
       fedvra compare digits --algorithms fedvra,fedavg --seeds 0-2
       fedvra compare mnist --algorithms fedvra,feddyn:alpha=0.1,scaffold --rounds 100 --out runs/mnist
     """
+    from fedvra.callbacks.display import make_view
     from fedvra.runs.config import configure
     from fedvra.show.display import make_console
     from fedvra.studies.comparing import compare

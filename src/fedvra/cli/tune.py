@@ -12,7 +12,6 @@ from fedvra.cli._options import config_option, folder_for, json_option, layers, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedvra.callbacks.display import make_view
     from fedvra.show.tuning import Tuning
 
 
@@ -53,6 +52,7 @@ def command(
       fedvra tune digits --algorithm feddyn --over alpha=0.01,0.1,1 --over lr=0.01,0.03 --seeds 0-2
       fedvra tune mnist --set gamma=0.1 --over a=5,10,20 --over d=5,10,20 --target 95 --rounds 90
     """
+    from fedvra.callbacks.display import make_view
     from fedvra.core.errors import require
     from fedvra.runs import option_text
     from fedvra.runs.config import configure
