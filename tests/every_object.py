@@ -223,6 +223,10 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
         lambda: over_rounds(partial(pow, 0.25)),
     ),
     "a schedule": (lambda: Stepwise.parse("10:5@100"), lambda: Stepwise.parse("10:4@100")),
+    "a stepsize over rounds": (
+        lambda: fv.Schedule(TABLE, decay=0.9, warmup=2, cosine=9),
+        lambda: fv.Schedule(TABLE, decay=0.9, warmup=2, cosine=8),
+    ),
     "pace": (lambda: Pace.first(0.1), lambda: Pace.first(0.01)),
     "data": (data, lambda: data(1)),
     "a data set": (lambda: data().dataset, lambda: data(1).dataset),

@@ -43,7 +43,7 @@ _HOMES = {
     "fedvra.callbacks.stopping": ["Patience", "Until"],
     "fedvra.core.errors": ["DivergedError", "FedvraError", "StopRun", "UsageError"],
     "fedvra.runs.history": ["History"],
-    "fedvra.policies": ["Auto", "InverseP", "Remark1", "Stepwise", "over_rounds"],
+    "fedvra.policies": ["Auto", "InverseP", "Remark1", "Schedule", "Stepwise", "over_rounds"],
     "fedvra.engines.experiment": ["Experiment"],
     "fedvra.engines.federation": ["Federation"],
     "fedvra.local.protocol": ["LocalSolver", "Solver", "SolverSettings"],

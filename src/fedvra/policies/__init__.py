@@ -6,6 +6,7 @@ with a name can be written on the command line and in config files:
 - ``1/p``: :class:`InverseP`;
 - ``10:5@100``: :class:`Stepwise`, one number after another over the rounds; in Python any function of the round will do,
   by way of :func:`over_rounds`;
+- :class:`Schedule`: decay, warm-up and cosine, for stepsizes (``--lr-decay``, ``--lr-warmup``, ``--lr-cosine``);
 - ``remark1``: :class:`Remark1`, the largest a that the paper's Remark 1 allows;
 - ``auto``: :class:`Auto`, FedVRA's defaults, which :class:`Pace` adapts from round to round.
 
@@ -27,6 +28,7 @@ from fedvra.policies.named import (
     remark1,
 )
 from fedvra.policies.pace import Pace
+from fedvra.policies.schedule import Schedule
 
 __all__ = [
     "POLICIES",
@@ -36,6 +38,7 @@ __all__ = [
     "Pace",
     "Policy",
     "Remark1",
+    "Schedule",
     "Stepwise",
     "auto",
     "inverse_p",

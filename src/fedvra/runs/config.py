@@ -17,6 +17,7 @@ from fedvra.runs import option_text
 from fedvra.runs.options import OPTIONS, RunConfig
 
 if TYPE_CHECKING:
+    from fedvra.core.cohort import Setting
     from fedvra.engines.experiment import Experiment
     from fedvra.tasks.base import Task
 
@@ -82,7 +83,7 @@ def build(config: RunConfig) -> Experiment:
         sampler=sampler,
         work=work,
         data=data,
-        lr=config.lr,
+        lr=_stepsize(config),
         batch_size=config.batch_size,
         seed=config.seed,
         weights=config.weights,
@@ -93,6 +94,16 @@ def build(config: RunConfig) -> Experiment:
         local=parse_local(config.local),
         refuse=None if config.refuse is None else parse_refusal(config.refuse),
     )
+
+
+def _stepsize(config: RunConfig) -> Setting:
+    """The number itself where it does not change."""
+    from fedvra.policies import Schedule, parse_setting
+
+    base = parse_setting(config.lr)
+    if config.lr_decay == 1 and not config.lr_warmup and config.lr_cosine is None:
+        return base
+    return Schedule(base, config.lr_decay, config.lr_warmup, config.lr_cosine)
 
 
 def _with_one_kind_of_work(layer: Mapping[str, Any]) -> dict[str, Any]:

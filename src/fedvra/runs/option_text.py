@@ -75,6 +75,27 @@ def positive(name: str, value: Any) -> float:
     return result
 
 
+def stepsize(name: str, value: Any) -> float | str:
+    """A number, or one after another over the rounds.
+
+    >>> stepsize("lr", "0.1"), stepsize("lr", "0.1: 0.01@200")
+    (0.1, '0.1:0.01@200')
+    """
+    if not (isinstance(value, str) and "@" in value):
+        return positive(name, value)
+    from fedvra.policies import Stepwise
+
+    written = re.sub(r"\s", "", value)
+    require(min(Stepwise.parse(written).values) > 0, f"{name} must be greater than 0 in every round, got {value}.")
+    return written
+
+
+def factor(name: str, value: Any) -> float:
+    result = number(name, value)
+    require(0 < result <= 1, f"{name} must be a number in (0, 1], got {result:g}.")
+    return result
+
+
 def non_negative(name: str, value: Any) -> float:
     result = number(name, value)
     require(result >= 0, f"{name} must be at least 0, got {result:g}.")

@@ -78,7 +78,17 @@ class RunConfig:
     drop_last: bool = option(
         False, option_text.truth, "", "Leave out an epoch's last, smaller batch (never a client's only one)."
     )
-    lr: float = option(0.01, option_text.positive, "RATE", "Local stepsize eta.")
+    lr: float | str = option(
+        0.01, option_text.stepsize, "RATE", "Local stepsize eta; 0.1:0.01@200 is 0.1, and 0.01 from round 200 on."
+    )
+    lr_decay: float = option(1.0, option_text.factor, "FACTOR", "Multiply the stepsize by this after each round.")
+    lr_warmup: int = option(0, option_text.whole(0), "N", "Let the stepsize rise to its full length over N rounds.")
+    lr_cosine: int | None = option(
+        None,
+        option_text.optional(option_text.whole(1)),
+        "N",
+        "Let the stepsize fall along half a cosine, to 0 after N rounds.",
+    )
     local: str = option(
         "sgd",
         option_text.local,
@@ -203,6 +213,11 @@ class RunConfig:
         require(
             (self.epochs is None) != (self.steps is None),
             "local work is counted in epochs or in steps: give one of the two.",
+        )
+        require(
+            self.lr_cosine is None or self.rounds <= self.lr_cosine,
+            f"the stepsize falls to 0 after {self.lr_cosine} rounds (lr_cosine) and the run has {self.rounds}: run fewer, "
+            "or make it longer.",
         )
 
     def to_dict(self) -> dict[str, Any]:
