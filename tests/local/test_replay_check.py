@@ -12,11 +12,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from fedvra.core.torch_private import memory
 from fedvra.local.looking import look
 from fedvra.local.replay import CannotReplayError, Program, trace_step
 from fedvra.local.replay import program as programs
 from fedvra.local.replay.compile import Recording
-from fedvra.local.replay.record import Call, aten, memory
+from fedvra.local.replay.record import Call, aten
 from fedvra.local.subject import Subject
 
 

@@ -34,6 +34,7 @@ from torch import Tensor
 from fedvra.core.cohort import Floats
 from fedvra.core.errors import require
 from fedvra.core.objects import Value
+from fedvra.core.torch_private import foreach_add_
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def advance_parts_(
     found = [(part.data, g) for part, g in zip(parts, gradients, strict=True) if g is not None]
     dense = [(part, g) for part, g in found if g.layout == torch.strided]
     if dense:
-        torch._foreach_add_([part for part, _ in dense], [g for _, g in dense], alpha=-eta)
+        foreach_add_([part for part, _ in dense], [g for _, g in dense], alpha=-eta)
     for part, g in found:
         if g.layout != torch.strided:  # of an embedding: only the rows that occurred
             part.add_(g, alpha=-eta)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fedvra.core.errors import UsageError
+from fedvra.core.torch_private import version
 
 _SCALARS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (list, dict, set, deque, tuple)
@@ -212,7 +213,7 @@ def _fingerprint(value: Any, known: set[int]) -> list[Any]:
         if isinstance(one, _SCALARS):
             found.append(one)
         elif isinstance(one, Tensor):
-            found += [one, 0 if id(one) in known or one.is_inference() else one._version]
+            found += [one, 0 if id(one) in known or one.is_inference() else version(one)]
         elif isinstance(one, np.ndarray):
             found.append(one.tobytes() if one.nbytes < 1 << 20 and one.dtype != object else id(one))
         elif isinstance(one, _GENERATORS):

@@ -20,6 +20,7 @@ from fedvra.core.block import Block, BlockTerms, Private
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require
 from fedvra.core.step import Moves, WholeMoves
+from fedvra.core.torch_private import bfloat16_kernels
 from fedvra.data.dataset import FederatedData
 from fedvra.local.blocks import same_shapes, solve_block
 from fedvra.local.client_batches import ClientBatches
@@ -57,11 +58,7 @@ class SupervisedSolver(Solver):
         self.problem, self.data, self.settings = problem, data, settings
         self.device = torch.device(settings.device)
         self.compute = PRECISIONS[settings.precision]
-        if (
-            self.compute is torch.bfloat16
-            and self.device.type == "cpu"
-            and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        ):
+        if self.compute is torch.bfloat16 and self.device.type == "cpu" and not bfloat16_kernels():
             warnings.warn("this processor has no native bfloat16 arithmetic: float32 is faster here.", stacklevel=2)
         look = problem.look(data, settings)
         self.subject: Subject = look.subject

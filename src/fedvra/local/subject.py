@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedvra.core.errors import UsageError
+from fedvra.core.torch_private import version
 from fedvra.data import trees
 from fedvra.local.flat import FlatSpec
 from fedvra.local.loan import Batch, Loan, Loss, others
@@ -52,7 +53,7 @@ class Subject:
         self.aux_spec = FlatSpec.of({held.name: held.tensor for held in self.statistics})
         moving = {*self.findings.statistics, *self.findings.counters}
         self.counters = [(named[name], self._original(named[name].tensor).clone()) for name in self.findings.counters]
-        self._constants = [(held, held.tensor._version) for held in self.others if held.name not in moving]
+        self._constants = [(held, version(held.tensor)) for held in self.others if held.name not in moving]
         loan = _LOANS.get(module)
         self.python = (
             loan.python
@@ -126,8 +127,8 @@ class Subject:
     def finish(self, aux_K: Tensor | None) -> None:
         """After a client's work: statistics that a forward pass replaced are taken over; nothing else may have changed."""
         self.take_over(aux_K)
-        for held, version in self._constants:
-            if held.now() is not held.tensor or held.tensor._version != version:
+        for held, known in self._constants:
+            if held.now() is not held.tensor or version(held.tensor) != known:
                 raise UsageError(
                     f"{held.name} was constant in the first steps and has changed since: make it a buffer that changes from "
                     "the first step on (then buffers='average' or 'local' say what becomes of it), or a parameter."
@@ -136,7 +137,7 @@ class Subject:
 
     def constants(self) -> list[int]:
         """Versions of the tensors that must not change: equal before and after."""
-        return [held.tensor._version for held, _ in self._constants]
+        return [version(held.tensor) for held, _ in self._constants]
 
     def frozen(self) -> dict[str, Tensor]:
         """What is neither trained nor changed by training: frozen parameters and constant buffers, by name."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedvra.core.cohort import Ints
 from fedvra.core.errors import UsageError, require
 from fedvra.core.streams import Purpose, stream
+from fedvra.core.torch_private import NormLayer
 from fedvra.data.dataset import FederatedData
 from fedvra.local.client_batches import ClientBatches
 from fedvra.local.looking import Look, check_parameters, fits, look
@@ -202,7 +203,7 @@ def usual_findings(module: nn.Module) -> Findings:
     statistics: list[str] = []
     counters: list[str] = []
     for prefix, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._NormBase):
+        if isinstance(layer, NormLayer):
             for name, buffer in layer.named_buffers(recurse=False):
                 (statistics if buffer.is_floating_point() else counters).append(f"{prefix}.{name}".lstrip("."))
     return Findings(tuple(statistics), tuple(counters))

@@ -1,4 +1,4 @@
-"""Compiling: recorded calls as straight-line Python that writes every result where it lay the first time."""
+"""Compiling: the recorded calls that matter, each writing its result where it lay the first time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedvra.local.replay.codegen import Code, Plain, Product
-from fedvra.local.replay.record import Call, CannotReplayError, aten, layout, memory, tensors_in
+from fedvra.core.torch_private import memory
+from fedvra.local.replay.record import Call, CannotReplayError, aten, layout
+from fedvra.local.replay.tape import Plain, Product, Tape
 
 # Values known from shapes alone.
 _FILLS = ("ones", "zeros", "full")
@@ -18,10 +19,9 @@ _FROM_SHAPE = {"arange", "scalar_tensor", *_FILLS, *(f"{k}_like" for k in _FILLS
 
 
 class Compiled(NamedTuple):
-    """A step as a function, as text, and all the tensors it is bound to."""
+    """A step as a function, and all the tensors it is bound to."""
 
     run: Callable[..., Any]
-    source: str
     tensors: list[Tensor]
     loss: Tensor
     """Where the loss comes out."""
@@ -54,46 +54,44 @@ def compile_step(
         out: the memory that is updated, and ``parameters`` the views of it.
         refresh: pairs (copy, master) to copy before anything else, for a network that computes in a lower precision.
     """
-    code, loss, products, others = _body(recording, parameters, refresh)
-    code.update(out, products, others)
-    run = code.function()
+    tape, loss, products, others = _body(recording, parameters, refresh)
+    run: Callable[..., Any] = tape.step(out, products, others)
     if any(
         c.name == "mkldnn_rnn_layer" for c in recording.calls
     ):  # keeps what its backward pass needs only in this mode
         run = torch.enable_grad()(run)
-    return Compiled(run, code.source(), tensors_in(list(code.bound.values())), loss)
+    return Compiled(run, tape.tensors, loss)
 
 
 def compile_gradients(recording: Recording, parameters: list[Tensor]) -> Compiled:
     """The calls that matter, in place; the function returns each parameter's gradient: None, a tensor, or two factors."""
-    code, loss, products, others = _body(recording, parameters)
+    tape, loss, products, others = _body(recording, parameters)
     found: dict[int, Any] = {id(w): (a, b) for w, a, b in products} | {id(w): g for w, g in others}
-    code.give([found[id(w)] for w in parameters])
-    return Compiled(code.function(""), code.source(""), tensors_in(list(code.bound.values())), loss)
+    return Compiled(tape.giving([found[id(w)] for w in parameters]), tape.tensors, loss)
 
 
 def _body(
     recording: Recording, parameters: list[Tensor], refresh: Sequence[tuple[Tensor, Tensor]] = ()
-) -> tuple[Code, Tensor, list[Product], list[Plain]]:
-    """Code that computes all that the gradients need, where the loss comes out, and the gradients as products and others."""
+) -> tuple[Tape, Tensor, list[Product], list[Plain]]:
+    """A tape that computes all that the gradients need, where the loss comes out, and the gradients as products and others."""
     calls, x, gradients, batch, loss, statistics, counters = recording
     given, aux = {memory(x), *map(memory, batch)}, set(map(memory, statistics))
     work = [c for c in calls if not c.is_view]
     products, others, absorbed = _updates(work, parameters, gradients, memory(x))
     wanted = {memory(t) for _, a, b in products for t in (a, b)} | {memory(g) for _, g in others if g is not None}
     wanted |= {memory(loss), *aux}
-    code = Code([c for c in calls if c.is_view])
+    tape = Tape([c for c in calls if c.is_view])
     for low, master in refresh:
-        code.line(f"{code.name(low)}.copy_({code.name(master)})")
+        tape.copy(low, master)
     live = _live(work, absorbed, set(wanted))
     if any(c.reads & set(map(memory, counters)) for c in live):
         raise CannotReplayError("the step depends on how many steps there were before")
-    code.replay(_varying(live, given | aux), wanted)
-    if memory(loss) in code.moving:  # its kernel insists on new memory each time: keep a copy where it can be found
+    tape.replay(_varying(live, given | aux), wanted)
+    if memory(loss) in tape.moving:  # its kernel insists on new memory each time: keep a copy where it can be found
         kept = torch.empty_like(loss, requires_grad=False)
-        code.line(f"{code.name(kept)}.copy_({code.name(loss)})")
+        tape.copy(kept, loss)
         loss = kept
-    return code, loss.detach(), products, others
+    return tape, loss.detach(), products, others
 
 
 def _updates(

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedvra.core.torch_private import no_vmap_fallback
 from fedvra.data import trees
 from fedvra.local.loan import Batch, holders
 from fedvra.local.randomness import kept_generators, python_draws, seed_all
+from fedvra.local.replay.agreement import same_calls
 from fedvra.local.replay.check import Reference
 from fedvra.local.replay.compile import Recording, compile_step
 from fedvra.local.replay.record import (
@@ -20,7 +22,6 @@ from fedvra.local.replay.record import (
     layout,
     parameter_views,
     refuse_module,
-    same_calls,
     tensors_in,
 )
 from fedvra.local.subject import Subject
@@ -41,8 +42,6 @@ class Program:
     out: Tensor
     """What is updated: x itself, or the move from it."""
     run: Callable[[Any, Any, Tensor | None], None]
-    source: str
-    """The replay as Python, for the curious."""
     tensors: list[Tensor]
     """Everything it is bound to: buffers, constants and views of x."""
     loss: Tensor
@@ -244,15 +243,13 @@ def record_block(
     places = trees.map(torch.clone, batches[0][0]), trees.map(torch.clone, batches[0][1])
     own = holders(module)
     recordings = []
-    fallback = torch._C._functorch._set_vmap_fallback_enabled  # type: ignore[attr-defined]
     for batch, point in ((batches[1], points[1]), (batches[0], points[0])):  # the one that is compiled last
         with torch.no_grad():
             x.copy_(point)
             for place, values in zip(tensors_in(places), tensors_in(batch), strict=True):
                 place.copy_(values)
-        fallback(False)  # a loop over clients in disguise: say no instead
         try:
-            with subject.aside(KEY):
+            with subject.aside(KEY), no_vmap_fallback():
                 before = python_draws()
                 with Recorder((), forbidden=subject.parameters) as recorder:
                     gradients, losses = per_client(leaves, *places)
@@ -262,7 +259,6 @@ def record_block(
                         f"the step changes what Python keeps ({', '.join(changed) or 'a generator'})"
                     )
         finally:
-            fallback(True)
             for held in own:  # layers that occur twice are not given their own parameters back by functional_call
                 held.put_back()
         recordings.append(Recording(recorder.calls, x, gradients, tensors_in(places), losses))

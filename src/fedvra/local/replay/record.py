@@ -2,7 +2,7 @@
 
 What a recording cannot see is refused: values that leave tensors for Python, memory that is neither the recording's own nor
 declared, kernels of other libraries, compiled functions. Two recordings on different data must come to the same calls
-(:func:`same_calls`), so that a value that got into a call by a way nobody thought of shows as a difference.
+(``agreement``), so that a value that got into a call by a way nobody thought of shows as a difference.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+
+from fedvra.core.torch_private import (
+    TorchDispatchMode,
+    arguments,
+    has_hooks,
+    is_mutable,
+    memory,
+    module_hooks,
+    tree_leaves,
+    tree_map_only,
+)
 
 aten = torch.ops.aten
 
@@ -77,7 +86,7 @@ class Call:
 
     @property
     def in_place(self) -> bool:
-        return bool(self.func._schema.is_mutable)
+        return is_mutable(self.func)
 
     @property
     def draws(self) -> bool:
@@ -92,7 +101,7 @@ def written_by(func: Any, args: Sequence[Any]) -> list[Tensor]:
     """The arguments that a call writes to. BatchNorm's schema does not say that it updates the running statistics."""
     if func is aten.native_batch_norm.default and args[5]:
         return tensors_in(args[3:5])
-    return [t for a, v in zip(func._schema.arguments, args, strict=False) if a.is_write for t in tensors_in(v)]
+    return [t for a, v in zip(arguments(func), args, strict=False) if a.is_write for t in tensors_in(v)]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -203,61 +212,22 @@ def refuse_module(module: nn.Module, loss: Any) -> None:
         where = f"layer {name or type(module).__name__!r}"
         if isinstance(part, torch.jit.ScriptModule) or hasattr(part, "_orig_mod"):
             raise CannotReplayError(f"{where} is compiled")
-        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        if any(getattr(part, kind, None) for kind in hooks):
+        if module_hooks(part):
             raise CannotReplayError(f"{where} has hooks")
     for name, p in module.named_parameters():
-        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+        if has_hooks(p):
             raise CannotReplayError(f"parameter {name} has hooks")
     if isinstance(loss, (torch.jit.ScriptFunction, torch.jit.ScriptModule)):
         raise CannotReplayError("the loss is compiled")
 
 
-def same_calls(a: Sequence[Call], b: Sequence[Call]) -> None:
-    """Raise unless both recordings are the same program: the same calls, on the same memory, with the same constants."""
-    labels: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    constants: set[tuple[int, int]] = set()
-    for one, other in zip(a, b, strict=False):
-        if one.func is not other.func:
-            raise CannotReplayError(f"on other data {other.func} runs in place of {one.func}")
-        leaves, shape = tree_flatten((one.args, one.kwargs))
-        others, other_shape = tree_flatten((other.args, other.kwargs))
-        if shape != other_shape or not all(
-            _same_argument(v, w, labels, constants) for v, w in zip(leaves, others, strict=True)
-        ):
-            raise CannotReplayError(f"on other data {one.func} is called with other values")
-        for t, u in zip(one.outputs, other.outputs, strict=True):
-            if isinstance(t, Tensor) and isinstance(u, Tensor):
-                if layout(t) != layout(u):
-                    raise CannotReplayError(f"on other data {one.func} gives another shape")
-                labels[0].setdefault(memory(t), len(labels[0]))
-                labels[1].setdefault(memory(u), len(labels[1]))
-    if len(a) != len(b):
-        raise CannotReplayError("on other data another number of calls runs")
-
-
-def _same_argument(v: Any, w: Any, labels: tuple[dict[int, int], dict[int, int]], known: set[tuple[int, int]]) -> bool:
-    if not (isinstance(v, Tensor) and isinstance(w, Tensor)):
-        return bool(v == w) or v is w or (v != v and w != w)
-    if layout(v) != layout(w) or v.dtype != w.dtype:
-        return False
-    first, second = labels[0].get(memory(v)), labels[1].get(memory(w))
-    if first is not None or second is not None:
-        return first == second
-    pair = (memory(v), memory(w))
-    if pair in known or pair[0] == pair[1]:
-        return True
-    known.add(pair)
-    return torch.equal(v, w)
-
-
 def _plain_view(func: Any) -> Any:
     """transpose for transpose_, and the like; None where there is none."""
     packet = getattr(aten, func.overloadpacket.__name__.rstrip("_"), None)
-    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    wanted = [(a.name, str(a.type)) for a in arguments(func)]
     for name in packet.overloads() if packet is not None else ():
         other = getattr(packet, name)
-        if [(a.name, str(a.type)) for a in other._schema.arguments] == wanted:
+        if [(a.name, str(a.type)) for a in arguments(other)] == wanted:
             return other
     return None
 
@@ -273,13 +243,8 @@ def _keeps_layout(t: Tensor, size: Sequence[int], stride: Sequence[int], offset:
 
 def _drops_nothing(func: Any, args: Sequence[Any]) -> bool:
     """Attention kernels count as random even when their dropout is zero."""
-    names = [a.name for a in func._schema.arguments]
+    names = [a.name for a in arguments(func)]
     return "dropout_p" in names and (len(args) <= names.index("dropout_p") or args[names.index("dropout_p")] == 0)
-
-
-def memory(t: Tensor) -> int:
-    """Identity of the memory behind t: views share it."""
-    return int(t.untyped_storage()._cdata)
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
