@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fedvra as fv
+from fedvra.problems.base import module_of, oracle_of
 from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_by_differences, hessian_of
 from fedvra.theory.estimates import estimate, gradient_noise, spectral_norm
 from quadratics import quadratic
@@ -250,9 +251,20 @@ def test_differences_and_autograd_agree() -> None:
 
 
 def test_a_problem_without_derivatives_says_so() -> None:
-    class Plain(fv.Quadratic):
-        def oracle(self, data: Any) -> Any:
-            return super(fv.Quadratic, self).oracle(data)
+    class Plain(fv.Problem[None]):
+        def samples(self, data: None) -> Any:
+            return np.ones(2, dtype=np.int64)
+
+        def initial(self, seed: int) -> torch.Tensor:
+            return torch.zeros(2)
+
+        def check(self, data: None, settings: fv.SolverSettings) -> None:
+            pass
+
+        def solver(self, data: None, settings: fv.SolverSettings) -> fv.Solver:
+            raise NotImplementedError
 
     with pytest.raises(fv.UsageError, match="no exact gradients"):
-        Plain(*quadratic()).oracle(None)
+        oracle_of(Plain(), None)
+    with pytest.raises(fv.UsageError, match="Plain has no model"):
+        module_of(Plain(), torch.zeros(2), None)

@@ -17,6 +17,8 @@ from fedvra.core.step import client_round
 from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import subset
+from fedvra.local.protocol import start_of_y
+from fedvra.problems.base import oracle_of
 from fedvra.problems.oracle import Oracle
 from fedvra.samplers.base import random_subset
 from fedvra.theory import Theorem1, Theorem2, discounted_steps
@@ -96,7 +98,7 @@ class Diagnostics(Observer):
         omega = federation.omega[clients] / federation.omega[clients].sum()
         cohort, row = _as_if_all(federation, clients, memory)
         points = points_of(federation, clients)
-        oracle = self._oracle = self._oracle or federation.experiment.problem.oracle(federation.experiment.data)
+        oracle = self._oracle = self._oracle or oracle_of(federation.experiment.problem, federation.experiment.data)
         plain, corrected = Spread(), Spread()
         cost, xi = 0.0, np.zeros(len(clients))
         for k, (client, point) in enumerate(zip(clients.tolist(), points, strict=True)):
@@ -178,7 +180,7 @@ def _drift(federation: Federation, cohort: Cohort, row: rule.Coefficients) -> fl
         block = Block(chosen.round, chosen.seed, chosen.clients[span], chosen.steps[span], chosen.eta[span])
         orders = Orders(block, gammas[span], alphas[span], row.sigma, e.problem.decay, local=e.local)
         kept = federation.clients.committed(block.clients, state.x0)
-        private = kept.start(state.aux, federation.solver.initial_y, block.clients)
+        private = kept.start(state.aux, start_of_y(federation.solver), block.clients)
         moves = client_round(federation.solver.solve, sent, orders, kept, private)
         distances[k] = float(moves.sent(0).detach().double().square().sum())
     return mean_over(chosen, distances)

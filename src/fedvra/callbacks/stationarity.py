@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedvra.callbacks.observer import Observer
-from fedvra.core.errors import require
+from fedvra.core.errors import UsageError, require
 from fedvra.core.validation import check_whole
+from fedvra.local.protocol import HasExactGradients
+from fedvra.problems.base import project
 
 if TYPE_CHECKING:
     from fedvra.engines.federation import Federation
@@ -46,15 +48,25 @@ class StationarityGap(Observer):
             return None
         x0, omega = federation.state.x0, federation.omega
         y = federation.second_block()
-        parts = (federation.solver.stationarity(x0, y.get(i), i).gap_y for i in range(federation.total))
+        solver = _exact(federation)
+        parts = (solver.stationarity(x0, y.get(i), i).gap_y for i in range(federation.total))
         return x0, float(sum(w * part for w, part in zip(omega, parts, strict=True)))
 
     def after(self, federation: Federation, seen: Any) -> dict[str, Any]:
         if seen is None:
             return {}
         x0, gap_y = seen
-        y, gradient = federation.second_block(), torch.zeros_like(x0)
+        y, gradient, solver = federation.second_block(), torch.zeros_like(x0), _exact(federation)
         for i, w in enumerate(federation.omega):
-            gradient += float(w) * federation.solver.stationarity(x0, y.get(i), i).gradient_x
-        step = x0 - federation.experiment.problem.project(x0 - self.beta * gradient)
+            gradient += float(w) * solver.stationarity(x0, y.get(i), i).gradient_x
+        step = x0 - project(federation.experiment.problem, x0 - self.beta * gradient)
         return {"stationarity_gap": float(step.square().sum()) / self.beta**2 + gap_y}
+
+
+def _exact(federation: Federation) -> HasExactGradients:
+    solver = federation.solver
+    if not isinstance(solver, HasExactGradients):
+        raise UsageError(
+            f"{type(solver).__name__} gives no exact gradients, so there is no stationarity gap to measure."
+        )
+    return solver

@@ -104,12 +104,12 @@ class Kept(NamedTuple):
     aux: Rows | None = None
     y: Rows | None = None
 
-    def start(self, aux: Tensor | None, initial_y: Callable[[int], Tensor], clients: Ints) -> Private:
+    def start(self, aux: Tensor | None, initial_y: Callable[[int], Tensor] | None, clients: Ints) -> Private:
         """Copies of what these clients will change: the committed rows stay as they are until the reply is counted."""
         private_aux = private_y = None
         if aux is not None:
             private_aux = torch.stack([aux if row is None else row for row in _old(self.aux, len(clients))])
-        if self.y is not None:
+        if self.y is not None and initial_y is not None:
             old = zip(clients.tolist(), _old(self.y, len(clients)), strict=True)
             private_y = torch.stack([initial_y(client) if row is None else row for client, row in old])
         return Private(private_aux, private_y)

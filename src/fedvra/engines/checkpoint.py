@@ -21,6 +21,7 @@ from fedvra.core.adaptive import Memory
 from fedvra.core.errors import FedvraError
 from fedvra.engines.federation import Federation
 from fedvra.local.protocol import StepPath
+from fedvra.problems.base import frozen_of
 from fedvra.state.durable import intact_snapshots, save_snapshot, snapshots
 from fedvra.state.frozen import keep_frozen, require_frozen
 
@@ -34,7 +35,7 @@ def save(federation: Federation, folder: Path) -> Path:
     facts: dict[str, Any] = {"round": number, "clients": federation.total, "parameters": federation.state.x0.numel()}
     facts |= {"path": federation.state.path.name, "path_reason": federation.state.path.reason}
     try:
-        frozen = federation.experiment.problem.frozen(federation.experiment.seed)
+        frozen = frozen_of(federation.experiment.problem, federation.experiment.seed)
         facts["frozen"] = keep_frozen(folder.parent, frozen)
         return save_snapshot(folder, number, _files(federation), facts)
     except OSError as error:
@@ -98,7 +99,7 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
         )
     problem, seed = federation.experiment.problem, federation.experiment.seed
     if "frozen" in manifest:
-        require_frozen(folder.parent.parent, manifest["frozen"], problem.frozen(seed))
+        require_frozen(folder.parent.parent, manifest["frozen"], frozen_of(problem, seed))
     device = state.x0.device
     state.round, state.x0, state.lam = manifest["round"], server["x0"].to(device), server["lam"].to(device)
     if manifest.get("path") not in (None, state.path.name):  # it was left in an earlier round

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,10 @@ from fedvra.engines.experiment import Experiment, Plan, subset
 from fedvra.engines.pool import Engine, make_engine, resolve_device, resolve_workers
 from fedvra.engines.worker import Board, EvaluateTask, LossesTask, Worker
 from fedvra.local.check_schedule import CheckSchedule
-from fedvra.local.protocol import SlowerPathError, StepPath
+from fedvra.local.protocol import HasFigures, HasTestData, SlowerPathError, StepPath
 from fedvra.policies import Auto
 from fedvra.policies.refusals import Mask
+from fedvra.problems.base import keeps_statistics_local, project, statistics_of, y_width_of
 from fedvra.state.client_state import ClientState
 from fedvra.state.client_store import ClientStore, MemoryBudget
 
@@ -74,7 +76,7 @@ class Federation:
         self.total, self.omega = self.plan.total, self.plan.omega
         device = resolve_device(settings.device)
         x0 = e.start().to(device)
-        aux = e.problem.initial_aux(e.seed)
+        aux = statistics_of(e.problem, e.seed)
         aux = None if aux is None else aux.to(device)
         self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
         self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype, device)
@@ -89,11 +91,11 @@ class Federation:
         def store(width: int, dtype: torch.dtype) -> ClientStore:
             return ClientStore(width, dtype, budget, folder, self.total, device, shared=workers > 1)
 
-        y_width = e.problem.y_width(e.data)
+        y_width = y_width_of(e.problem, e.data)
         self.clients = ClientState(
             duals=store(len(x0), state_dtype or x0.dtype),
             anchors=store(len(x0), x0.dtype) if e.algorithm.own_anchor else None,
-            aux=store(len(aux), aux.dtype) if aux is not None and e.problem.aux_is_local else None,
+            aux=store(len(aux), aux.dtype) if aux is not None and keeps_statistics_local(e.problem) else None,
             y=store(y_width, x0.dtype) if y_width else None,
         )
         with one_thread():
@@ -231,7 +233,7 @@ class Federation:
     def _server_step(self, cohort: Cohort, counted: Mask, row: rule.Coefficients, sums: Sums) -> None:
         state, e = self.state, self.experiment
         server = Server(state.x0, state.lam, state.aux, state.memory)
-        after = server_round(server, cohort, counted, row, sums, e.algorithm, e.problem.project)
+        after = server_round(server, cohort, counted, row, sums, e.algorithm, partial(project, e.problem))
         state.x0, state.lam, state.aux, state.memory = after
 
     # -- after the work ------------------------------------------------------------------------------------------------
@@ -250,14 +252,15 @@ class Federation:
         found: dict[str, Any] = {"test_accuracy": None, "test_loss": None}
         if not every or self.state.round % every:
             return found
-        if self.solver.test_parts:
+        if isinstance(self.solver, HasTestData) and self.solver.test_parts:
             self._broadcast()
             parts = self.engine.map([EvaluateTask(k) for k in range(self.solver.test_parts)])
             count = sum(p.samples for p in parts)
             correct = sum(p.correct for p in parts)
             found["test_accuracy"] = None if np.isnan(correct) else correct / count
             found["test_loss"] = sum(p.loss for p in parts) / count
-        found.update(self.solver.measure(self.state.x0, self.second_block()))
+        if isinstance(self.solver, HasFigures):
+            found.update(self.solver.measure(self.state.x0, self.second_block()))
         return found
 
     def second_block(self) -> dict[int, Tensor]:

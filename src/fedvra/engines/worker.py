@@ -15,7 +15,7 @@ from torch import Tensor
 from fedvra.core.block import Broadcast, Orders
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.step import Shares, client_round
-from fedvra.local.protocol import Evaluation, Solver, StepPath
+from fedvra.local.protocol import Evaluation, HasTestData, Solver, StepPath, start_of_y
 from fedvra.state.client_state import Readers, Staged
 from fedvra.state.shared_rows import shared_tensor
 
@@ -89,6 +89,7 @@ class Worker:
                 with torch.no_grad():
                     return self._local(task)
             case EvaluateTask(part):
+                assert isinstance(self.solver, HasTestData)
                 return self.solver.evaluate(self.board.x0, self.board.aux, part)
             case LossesTask(clients):
                 return self.solver.losses(self.board.x0, clients)
@@ -117,6 +118,6 @@ class Worker:
             None if board.aux_sums is None else board.aux_sums[task.part],
             task.aux_weight[span],
         )
-        private = kept.start(board.aux, self.solver.initial_y, orders.block.clients)
+        private = kept.start(board.aux, start_of_y(self.solver), orders.block.clients)
         sent = Broadcast(board.x0, board.lam, board.aux)
         return client_round(self.solver.solve, sent, orders, kept, private, shares).losses

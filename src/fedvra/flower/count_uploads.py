@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedvra.flower.roster import match, read_reply
 from fedvra.flower.server_books import Books
 from fedvra.flower.uploads import RefusedUploadError, Upload, checked_upload
 from fedvra.policies.refusals import Refusal, refused
+from fedvra.problems.base import project
 
 if TYPE_CHECKING:
     from fedvra.flower.strategy import Strategy
@@ -53,8 +55,8 @@ def count(
         shadow_row = _ShadowRow(int(part.clients[k]), books.shadow, duals) if shadow else None
         _repeat(books, experiment, cohort, row, one, upload, Kept(duals=shadow_row), shares)
     server = Server(books.x0, books.lam, books.aux, books.memory)
-    project = experiment.problem.project
-    after = server_round(server, cohort, counted, row, Sums(model, dual, aux, loss), experiment.algorithm, project)
+    projected = partial(project, experiment.problem)
+    after = server_round(server, cohort, counted, row, Sums(model, dual, aux, loss), experiment.algorithm, projected)
     if not bool(torch.isfinite(after.x0).all() and torch.isfinite(after.lam).all()):
         raise DivergedError(
             f"{experiment.algorithm.label} diverged in round {books.round + 1}, x0 is no longer finite: lower the step "

@@ -35,8 +35,8 @@ from fedvra.flower.local_work import LocalWork
 from fedvra.flower.orphans import end_with_supernode
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
-from fedvra.local.protocol import Solver, SolverSettings
-from fedvra.problems.base import Problem
+from fedvra.local.protocol import Solver, SolverSettings, start_of_y
+from fedvra.problems.base import Problem, frozen_of, keeps_statistics_local, statistics_of, y_width_of
 from fedvra.state.frozen import keep_frozen, require_frozen
 
 PARTITION, FOLDER, KEY_FILE = "partition-id", "fedvra-folder", "fedvra-key-file"
@@ -182,13 +182,13 @@ class _Node:
         orders = Orders(block, gamma, alpha, order.sigma, self.problem.decay, local=self._optimiser())
         kept = Kept(
             duals=_LedgerRows("lam", rows, new) if order.alpha or order.sigma or "lam" in rows else None,
-            aux=_LedgerRows("aux", rows, new) if self.problem.aux_is_local else None,
-            y=_LedgerRows("y", rows, new) if self.problem.y_width(self.data) else None,
+            aux=_LedgerRows("aux", rows, new) if keeps_statistics_local(self.problem) else None,
+            y=_LedgerRows("y", rows, new) if y_width_of(self.problem, self.data) else None,
         )
         with one_thread():
             solver = self.problem.solver(self.data, self.settings)
         with closing(solver):
-            private = kept.start(aux, solver.initial_y, block.clients)
+            private = kept.start(aux, start_of_y(solver), block.clients)
             sent = Broadcast(x0, torch.zeros_like(x0) if lam is None else lam, aux)
             moves = client_round(functools.partial(self._steps, solver), sent, orders, kept, private)
         arrays = {"move": to_array(moves.sent(0))}
@@ -239,13 +239,13 @@ class _Node:
             f"training changes {here} numbers of this model besides its parameters, and the server, which goes by the kinds of "
             f"layers, expects {there}: use layers that torch knows (BatchNorm), or none that keep statistics.",
         )
-        frozen = self.problem.frozen(self.order.seed)
+        frozen = frozen_of(self.problem, self.order.seed)
         keep_frozen(self.ledger.folder.parent, frozen)
         require_frozen(self.ledger.folder.parent, self.order.frozen, frozen)
 
     def _statistics(self) -> Tensor | None:
         data = self.data  # looked at first: what training changes is found with data
-        return None if data is None else self.problem.initial_aux(self.order.seed)
+        return None if data is None else statistics_of(self.problem, self.order.seed)
 
 
 class _LedgerRows:

@@ -32,7 +32,7 @@ from fedvra.flower.roster import Roster, exchange, make_message
 from fedvra.flower.server_books import Books
 from fedvra.local.flat import FlatSpec
 from fedvra.policies.refusals import Refusal
-from fedvra.problems.base import Problem
+from fedvra.problems.base import Problem, frozen_of, module_of, statistics_of
 from fedvra.samplers import Sampler
 from fedvra.samplers.work import Work
 from fedvra.state.frozen import frozen_hash
@@ -112,10 +112,10 @@ class Strategy(FlowerStrategy):
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
         self._key = read_key(key_file)
         x0 = self.experiment.start()
-        self.frozen = frozen_hash(problem.frozen(seed))
+        self.frozen = frozen_hash(frozen_of(problem, seed))
         """What is frozen in the model, by its hash: every order names it, and no node works on another."""
         identity = {"algorithm": algorithm.name, "seed": seed, "clients": clients, "parameters": x0.numel()}
-        self.books = Books.begin(identity, x0, problem.initial_aux(seed), clients)
+        self.books = Books.begin(identity, x0, statistics_of(problem, seed), clients)
         Plan(self.experiment, np.ones(clients, dtype=np.int64))  # what it would refuse is known before anybody is asked
         self.roster = Roster(clients, lambda: make_order(self, Errand.HELLO, -1), self._accept)
         self.records: list[dict[str, Any]] = []
@@ -172,7 +172,7 @@ class Strategy(FlowerStrategy):
         if self.books.resume(self.folder, self._key):
             log(INFO, "going on after round %s from %s", self.books.round, self.folder)
         elif initial_arrays is not None:
-            module = self.experiment.problem.to_module(self.books.x0, self.books.aux)
+            module = module_of(self.experiment.problem, self.books.x0, self.books.aux)
             module.load_state_dict(initial_arrays.to_torch_state_dict())
             self.books.x0 = FlatSpec.of_parameters(module).gather(module)
         self.books.incarnation += 1
@@ -277,7 +277,7 @@ class Strategy(FlowerStrategy):
     def arrays(self) -> ArrayRecord:
         """The model as Flower's own strategies have it, a state_dict; the flat x0 where there is no module."""
         try:
-            module = self.experiment.problem.to_module(self.books.x0, self.books.aux)
+            module = module_of(self.experiment.problem, self.books.x0, self.books.aux)
         except UsageError:
             return ArrayRecord({"x0": to_array(self.books.x0)})
         return ArrayRecord(module.state_dict())

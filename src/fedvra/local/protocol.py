@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedvra.core.block import Block, BlockTerms, Private
 from fedvra.core.cohort import Floats, Ints
-from fedvra.core.errors import UsageError, require
+from fedvra.core.errors import require
 from fedvra.core.optimisers import LocalOptimiser, OfTorch
 from fedvra.core.rule import AffineStep, Stepping, Terms, affine
 from fedvra.core.step import Moves, WholeMoves
@@ -99,57 +99,93 @@ class Stationarity(NamedTuple):
 
 
 class Solver(ABC):
-    """Does local work. One lives in each worker process; it may keep buffers, never state that outlives a call."""
+    """Does local work. One lives in each worker process; it may keep buffers, never state that outlives a call.
 
-    test_parts: int = 0
-    """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
+    What only some can do is a small class each: :class:`HasTestData`, :class:`StartsSecondBlock`, :class:`HasExactGradients`,
+    :class:`HasFigures`.
+    """
+
     path: StepPath = DIRECT
     """Which way steps are taken; see ``StepPath``."""
 
+    @abstractmethod
     def slower(self, path: StepPath) -> None:
         """Take this path from now on: a faster one has failed, here or in another process."""
-        self.path = path
 
-    def close(self) -> None:  # noqa: B027 - most have borrowed nothing
+    @abstractmethod
+    def close(self) -> None:
         """Give back what was borrowed: the user's module is as it was."""
 
+    @abstractmethod
     def width(self, steps: Ints) -> int:
         """How many clients that take so many steps ``solve`` likes to be given at once.
 
         Fixed for a run, so that results do not depend on the workers.
         """
-        return 1
 
     @abstractmethod
     def solve(self, terms: BlockTerms, private: Private, block: Block) -> Moves:
         """Each client's Q_i steps 11 from its anchor (steps 9-13); what is private is updated in place."""
 
-    def initial_y(self, client: int) -> Tensor:
-        """y_i of a client that never took part; asked for only where the problem has a ``y_width``."""
-        raise NotImplementedError
-
-    def measure(self, x_P: Tensor, y: Mapping[int, Tensor]) -> dict[str, float]:
-        """Figures besides test accuracy and loss for the round's record, from all there is: a simulator sees every y_i.
-
-        ``y`` holds the rows of the clients that took part so far (empty for problems with one block).
-        """
-        return {}
-
-    def stationarity(self, x_P: Tensor, y_W: Tensor | None, client: int) -> Stationarity:
-        """The client's exact gradients at (x, y_i), for those who ask how far from stationary a run is."""
-        raise UsageError(f"{type(self).__name__} gives no exact gradients, so there is no stationarity gap to measure.")
-
     @abstractmethod
     def losses(self, x_P: Tensor, clients: Ints) -> Floats:
         """f_i(x) of these clients over all their data."""
+
+
+class HasTestData(ABC):
+    """A solver that can test x."""
+
+    test_parts: int
+    """Into how many parts the test data is cut for ``evaluate``; 0: there is none."""
 
     @abstractmethod
     def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
         """Accuracy and loss on one part of the test data."""
 
 
+class StartsSecondBlock(ABC):
+    """A solver of a problem with a second block."""
+
+    @abstractmethod
+    def initial_y(self, client: int) -> Tensor:
+        """y_i of a client that never took part."""
+
+
+class HasExactGradients(ABC):
+    """A solver that can tell how far a run is from stationary."""
+
+    @abstractmethod
+    def stationarity(self, x_P: Tensor, y_W: Tensor | None, client: int) -> Stationarity:
+        """The client's exact gradients at (x, y_i)."""
+
+
+class HasFigures(ABC):
+    """A solver with more to report than test accuracy and loss."""
+
+    @abstractmethod
+    def measure(self, x_P: Tensor, y: Mapping[int, Tensor]) -> dict[str, float]:
+        """Figures for the round's record, from all there is: a simulator sees every y_i.
+
+        ``y`` holds the rows of the clients that took part so far (empty for problems with one block).
+        """
+
+
+def start_of_y(solver: Solver) -> Callable[[int], Tensor] | None:
+    """y_i of clients that never took part; None where there is no second block."""
+    return solver.initial_y if isinstance(solver, StartsSecondBlock) else None
+
+
 class LocalSolver(Solver):
     """A solver that takes its steps one after the other on x itself: all that most problems need to write is ``run``."""
+
+    def slower(self, path: StepPath) -> None:
+        self.path = path
+
+    def close(self) -> None:
+        """Nothing was borrowed."""
+
+    def width(self, steps: Ints) -> int:
+        return 1
 
     def solve(self, terms: BlockTerms, private: Private, block: Block) -> Moves:
         x, made, local = torch.stack(terms.anchors), terms.make(), terms.orders.local  # step 9

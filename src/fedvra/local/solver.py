@@ -28,7 +28,7 @@ from fedvra.local.first_moves import solve_first, takes_first_steps
 from fedvra.local.measuring import Measure
 from fedvra.local.one_client import OneClient
 from fedvra.local.programs import Programs
-from fedvra.local.protocol import Evaluation, SlowerPathError, Solver, SolverSettings, StepPath
+from fedvra.local.protocol import Evaluation, HasTestData, SlowerPathError, Solver, SolverSettings, StepPath
 from fedvra.local.replay import CannotReplayError
 from fedvra.local.subject import Subject
 
@@ -46,7 +46,7 @@ PATHS = ("auto", "eager", "traced", "block")
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
 
-class SupervisedSolver(Solver):
+class SupervisedSolver(Solver, HasTestData):
     """Minibatch steps on ``Supervised``."""
 
     def __init__(self, problem: Supervised, data: FederatedData, settings: SolverSettings) -> None:
@@ -82,7 +82,7 @@ class SupervisedSolver(Solver):
         self.programs = Programs(self.subject, self.feed, self.usual, self.compute)
         self.alone = OneClient(self.subject, self.programs, self.compute)
         self.path = StepPath("eager")
-        self._take(self._choose())
+        self.slower(self._choose())
 
     def close(self) -> None:
         self.subject.give_back()
@@ -110,9 +110,6 @@ class SupervisedSolver(Solver):
             return StepPath("traced", str(refusal))
         return StepPath("block")
 
-    def _take(self, path: StepPath) -> None:
-        self.path = path
-
     def width(self, steps: Ints) -> int:
         if self.path.name != "block":
             return 1
@@ -130,7 +127,7 @@ class SupervisedSolver(Solver):
         return max(1, min(BLOCK_MOST, BLOCK_NUMBERS // size))
 
     def slower(self, path: StepPath) -> None:
-        self._take(path)
+        self.path = path
 
     # -- steps 9-13 -----------------------------------------------------------------------------------------------------
 
@@ -141,7 +138,7 @@ class SupervisedSolver(Solver):
             except SlowerPathError as failure:
                 if block.path:  # whoever gave the path decides, for all workers alike
                     raise
-                self._take(failure.path)
+                self.slower(failure.path)
 
     def _solve(self, terms: BlockTerms, private: Private, block: Block) -> Moves:
         path = block.path or self.path.name

@@ -1,12 +1,16 @@
-"""What a problem is: the clients' cost functions f_i, and how to take local steps on them."""
+"""What a problem is: the clients' cost functions f_i, and how to take local steps on them.
+
+All a problem must have stands in :class:`Problem`. What only some have is a small class each (a model, a constraint on x, a
+second block, exact gradients), and whoever needs it asks by the functions below, which say what holds for all the others.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Generic
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from fedvra.core.cohort import Ints
 from fedvra.core.errors import UsageError
@@ -14,56 +18,116 @@ from fedvra.core.objects import Value
 from fedvra.local.protocol import Solver, SolverSettings
 from fedvra.problems.oracle import Oracle
 
+Data = TypeVar("Data", contravariant=True, default=Any)
+"""What a problem takes as ``data=``: None where it carries its own."""
 
-class Problem(Value, ABC):
+
+class Problem(Value, ABC, Generic[Data]):
     """The cost functions f_i of all clients; see ``Supervised`` and ``Quadratic``."""
 
     decay: float = 0.0
     """Weight decay: adds decay*x to every gradient. Kept apart because it is affine, so it costs nothing."""
 
     @abstractmethod
-    def samples(self, data: Any) -> Ints:
+    def samples(self, data: Data) -> Ints:
         """n_i of every client; its length is N."""
-
-    def y_width(self, data: Any) -> int:
-        """The most numbers a client's second block y_i has; 0 for problems with one block."""
-        return 0
-
-    def project(self, x_P: Tensor) -> Tensor:
-        """P_X, applied by the server in step 20; the whole space unless a problem says otherwise."""
-        return x_P
 
     @abstractmethod
     def initial(self, seed: int) -> Tensor:
         """The flat start x0 [P]; its dtype is that of the whole run."""
 
-    def initial_aux(self, seed: int) -> Tensor | None:
-        """The statistics [K] that training changes besides x, at the start; None where there are none."""
-        return None
-
-    def frozen(self, seed: int) -> dict[str, Tensor]:
-        """What belongs to the model and is never trained, by name: made once, never sent, named in checkpoints by its hash."""
-        return {}
-
-    @property
-    def aux_is_local(self) -> bool:
-        """Whether each client keeps its float buffers to itself, instead of starting from the server's mean."""
-        return False
-
     @abstractmethod
-    def check(self, data: Any, settings: SolverSettings) -> None:
+    def check(self, data: Data, settings: SolverSettings) -> None:
         """Raise UsageError where the problem does not fit the data."""
 
     @abstractmethod
-    def solver(self, data: Any, settings: SolverSettings) -> Solver:
+    def solver(self, data: Data, settings: SolverSettings) -> Solver:
         """A solver for one worker process."""
 
-    def oracle(self, data: Any) -> Oracle:
-        """The f_i with their derivatives, for those who look on: `fedvra check`, diagnostics."""
-        raise UsageError(
-            f"{type(self).__name__} gives no exact gradients of f_i, so theory and diagnostics cannot look."
-        )
+
+class HasModel(ABC):
+    """A problem whose x is the trainable part of an ``nn.Module``."""
 
     @abstractmethod
-    def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:
+    def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> nn.Module:
         """The model that x stands for."""
+
+    @abstractmethod
+    def initial_aux(self, seed: int) -> Tensor | None:
+        """The statistics [K] that training changes besides x, at the start; None where there are none."""
+
+    @property
+    @abstractmethod
+    def aux_is_local(self) -> bool:
+        """Whether each client keeps its statistics to itself, instead of starting from the server's mean."""
+
+    @abstractmethod
+    def frozen(self, seed: int) -> dict[str, Tensor]:
+        """What belongs to the model and is never trained, by name: made once, never sent, named in checkpoints by its hash."""
+
+
+class Constrained(ABC):
+    """A problem whose x is confined to a set X."""
+
+    @abstractmethod
+    def project(self, x_P: Tensor) -> Tensor:
+        """P_X, applied by the server in step 20."""
+
+
+class HasSecondBlock(ABC, Generic[Data]):
+    """A problem whose clients each have a block y_i that never leaves them; its solver is a ``StartsSecondBlock``."""
+
+    @abstractmethod
+    def y_width(self, data: Data) -> int:
+        """The most numbers a client's y_i has."""
+
+
+class HasOracle(ABC, Generic[Data]):
+    """A problem that can tell the f_i and their derivatives."""
+
+    @abstractmethod
+    def oracle(self, data: Data) -> Oracle:
+        """The f_i with their derivatives, for those who look on: `fedvra check`, diagnostics."""
+
+
+def statistics_of(problem: Problem, seed: int) -> Tensor | None:
+    """The statistics at the start; None where there are none."""
+    return problem.initial_aux(seed) if isinstance(problem, HasModel) else None
+
+
+def keeps_statistics_local(problem: Problem) -> bool:
+    return isinstance(problem, HasModel) and problem.aux_is_local
+
+
+def frozen_of(problem: Problem, seed: int) -> dict[str, Tensor]:
+    """What is never trained, by name; empty without a model."""
+    return problem.frozen(seed) if isinstance(problem, HasModel) else {}
+
+
+def project(problem: Problem, x_P: Tensor) -> Tensor:
+    """P_X(x); x itself where there is no constraint."""
+    return problem.project(x_P) if isinstance(problem, Constrained) else x_P
+
+
+def y_width_of(problem: Problem, data: Any) -> int:
+    """The most numbers a client's y_i has; 0 for problems with one block."""
+    return problem.y_width(data) if isinstance(problem, HasSecondBlock) else 0
+
+
+def oracle_of(problem: Problem, data: Any) -> Oracle:
+    """The f_i with their derivatives, or a sentence that there are none."""
+    if isinstance(problem, HasOracle):
+        return problem.oracle(data)
+    raise UsageError(
+        f"{type(problem).__name__} gives no exact gradients of f_i, so theory and diagnostics cannot look: derive it from "
+        "fedvra.problems.HasOracle too."
+    )
+
+
+def module_of(problem: Problem, x_P: Tensor, aux_K: Tensor | None) -> nn.Module:
+    """The model that x stands for, or a sentence that there is none."""
+    if isinstance(problem, HasModel):
+        return problem.to_module(x_P, aux_K)
+    raise UsageError(
+        f"{type(problem).__name__} has no model: use history.x0, and history.y where there is a second block."
+    )

@@ -109,7 +109,7 @@ class Clustering(TwoBlock):
     def clients(self) -> int:
         return len(self.parts)
 
-    def samples(self, data: object) -> Ints:
+    def samples(self, data: None) -> Ints:
         return self.data.sizes
 
     def x_start(self) -> Tensor:

@@ -16,7 +16,17 @@ from fedvra.core.cohort import Floats, Ints
 from fedvra.core.rule import private_step
 from fedvra.core.step import Moves
 from fedvra.data.dataset import FederatedData
-from fedvra.local.protocol import Evaluation, Solver, SolverSettings, Stationarity, StepPath
+from fedvra.local.protocol import (
+    Evaluation,
+    HasExactGradients,
+    HasFigures,
+    HasTestData,
+    Solver,
+    SolverSettings,
+    StartsSecondBlock,
+    Stationarity,
+    StepPath,
+)
 from fedvra.local.solver import SupervisedSolver
 from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_of
 from fedvra.problems.projections import Simplex
@@ -32,7 +42,7 @@ class Share:
     log_prior: Tensor
 
 
-class PseudoLabelSolver(Solver):
+class PseudoLabelSolver(Solver, HasTestData, StartsSecondBlock, HasExactGradients, HasFigures):
     """y-steps here; the x-steps are those of a supervised solver, fed with soft targets."""
 
     def __init__(self, problem: SemiSupervised, data: FederatedData, settings: SolverSettings) -> None:

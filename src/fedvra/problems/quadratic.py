@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,15 +10,15 @@ from torch import Tensor
 
 from fedvra.core.block import Block, Private
 from fedvra.core.cohort import Floats, Ints
-from fedvra.core.errors import UsageError, require
+from fedvra.core.errors import require
 from fedvra.core.rule import AffineStep, Stepping, advance_
-from fedvra.local.protocol import Evaluation, LocalSolver, Solver, SolverSettings
-from fedvra.problems.base import Problem
+from fedvra.local.protocol import LocalSolver, Solver, SolverSettings
+from fedvra.problems.base import HasOracle, Problem
 from fedvra.problems.oracle import Hessian, Oracle, Point
 
 
 @dataclass(frozen=True)
-class Quadratic(Problem):
+class Quadratic(Problem[None], HasOracle[None]):
     r"""f_i(x) = x'A_i x/2 - b_i'x with full, exact gradients A_i x - b_i; needs no data.
 
     Args:
@@ -57,23 +56,20 @@ class Quadratic(Problem):
         solution: Tensor = torch.linalg.solve(torch.einsum("n,npq->pq", w, self.A), w @ self.b)
         return solution
 
-    def samples(self, data: Any) -> Ints:
+    def samples(self, data: None) -> Ints:
         return np.ones(len(self.b), dtype=np.int64)
 
     def initial(self, seed: int) -> Tensor:
         return torch.zeros(self.b.shape[1], dtype=self.b.dtype)
 
-    def check(self, data: Any, settings: SolverSettings) -> None:
+    def check(self, data: None, settings: SolverSettings) -> None:
         require(data is None, "Quadratic carries its own costs: leave data out.")
 
-    def solver(self, data: Any, settings: SolverSettings) -> Solver:
+    def solver(self, data: None, settings: SolverSettings) -> Solver:
         return _QuadraticSolver(self)
 
-    def oracle(self, data: Any) -> Oracle:
+    def oracle(self, data: None) -> Oracle:
         return _QuadraticOracle(self.A, self.b)
-
-    def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:
-        raise UsageError("a Quadratic has no model; use history.x0.")
 
 
 class _QuadraticSolver(LocalSolver):
@@ -94,9 +90,6 @@ class _QuadraticSolver(LocalSolver):
         A, b = self.A[torch.from_numpy(clients)], self.b[torch.from_numpy(clients)]
         values = torch.einsum("p,npq,q->n", x_P, A, x_P) / 2 - b @ x_P
         return np.asarray(values.double().numpy())
-
-    def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
-        raise UsageError("a Quadratic has no test data.")
 
 
 @dataclass(frozen=True)

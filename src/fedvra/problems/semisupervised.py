@@ -17,7 +17,7 @@ from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_whole
 from fedvra.data.dataset import FederatedData
 from fedvra.local.protocol import Solver, SolverSettings
-from fedvra.problems.base import Problem
+from fedvra.problems.base import Constrained, HasModel, HasOracle, HasSecondBlock, Problem
 from fedvra.problems.oracle import Oracle
 from fedvra.problems.projections import Projection
 from fedvra.problems.supervised import BufferPolicy, Supervised
@@ -26,7 +26,9 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class SemiSupervised(Problem):
+class SemiSupervised(
+    Problem[FederatedData], HasModel, HasSecondBlock[FederatedData], Constrained, HasOracle[FederatedData]
+):
     r"""Cross-entropy where there is a label, and where there is none a pseudo-label that is learned along with the model.
 
     Client i holds labelled samples :math:`(z_j, t_j), j\in L_i` and unlabelled ones :math:`z_j, j\in U_i`, each of which has a

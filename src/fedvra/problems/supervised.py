@@ -22,7 +22,7 @@ from fedvra.local.measuring import Counted
 from fedvra.local.protocol import Solver, SolverSettings
 from fedvra.local.randomness import kept_generators, seed_all
 from fedvra.local.subject import Findings, Subject
-from fedvra.problems.base import Problem
+from fedvra.problems.base import HasModel, HasOracle, Problem
 from fedvra.problems.oracle import Oracle
 
 Loss = Callable[[Any, Any], Tensor]
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Supervised(Problem):
+class Supervised(Problem[FederatedData], HasModel, HasOracle[FederatedData]):
     r"""f_i(x) = mean over the client's samples of loss(model_x(input), target) + (weight_decay/2)*||x||^2.
 
     x holds the parameters with ``requires_grad``: what is frozen stays as it is, is never sent, and has no dual.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +12,19 @@ from torch import Tensor
 
 from fedvra.core.block import Block, Private
 from fedvra.core.cohort import Floats, Ints
-from fedvra.core.errors import UsageError, require
+from fedvra.core.errors import require
 from fedvra.core.rule import AffineStep, Stepping, advance_, private_step
 from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_whole
-from fedvra.local.protocol import Evaluation, LocalSolver, SolverSettings, Stationarity
-from fedvra.problems.base import Problem
+from fedvra.local.protocol import (
+    HasExactGradients,
+    HasFigures,
+    LocalSolver,
+    SolverSettings,
+    StartsSecondBlock,
+    Stationarity,
+)
+from fedvra.problems.base import Constrained, HasOracle, HasSecondBlock, Problem
 from fedvra.problems.oracle import Hessian, Oracle, Point, hessian_by_differences
 from fedvra.problems.projections import Own, verified
 
@@ -26,7 +32,7 @@ Rng = np.random.Generator | None
 """Where a stochastic gradient draws its batch from, keyed by (seed, round, client); None asks for the exact gradient."""
 
 
-class TwoBlock(Problem):
+class TwoBlock(Problem[None], HasSecondBlock[None], Constrained, HasOracle[None]):
     r"""A user's own :math:`\min_{x\in X, y_i\in Y_i} \sum_i \omega_i f_i(x, y_i)`: two gradients and two projections.
 
     Write a subclass with the methods below; ``examples/two_block.py`` is one. x and y_i may have any shape: they are handed
@@ -93,10 +99,10 @@ class TwoBlock(Problem):
 
     # -- what the engine asks for --------------------------------------------------------------------------------------
 
-    def samples(self, data: Any) -> Ints:
+    def samples(self, data: None) -> Ints:
         return np.ones(self.clients, dtype=np.int64)
 
-    def y_width(self, data: Any) -> int:
+    def y_width(self, data: None) -> int:
         return max(self.y_start(client).numel() for client in range(self.clients))
 
     def project(self, x_P: Tensor) -> Tensor:
@@ -106,7 +112,7 @@ class TwoBlock(Problem):
     def initial(self, seed: int) -> Tensor:
         return self.x_start().detach().clone().reshape(-1)
 
-    def check(self, data: Any, settings: SolverSettings) -> None:
+    def check(self, data: None, settings: SolverSettings) -> None:
         name = type(self).__name__
         require(data is None, f"{name} carries its own data: leave data out.")
         require(settings.batch_size is None, f"{name} draws its own batches: leave batch_size out.")
@@ -122,20 +128,17 @@ class TwoBlock(Problem):
             require(y.dtype == x.dtype, f"y_start({client}) is {y.dtype} but x_start is {x.dtype}: use one dtype.")
             _in_its_set(partial(self.project_y, client), y, f"y_start({client})", "project_y")
 
-    def solver(self, data: Any, settings: SolverSettings) -> LocalSolver:
+    def solver(self, data: None, settings: SolverSettings) -> LocalSolver:
         return _TwoBlockSolver(self)
 
-    def oracle(self, data: Any) -> Oracle:
+    def oracle(self, data: None) -> Oracle:
         return _TwoBlockOracle(self)
-
-    def to_module(self, x_P: Tensor, aux_K: Tensor | None) -> torch.nn.Module:
-        raise UsageError(f"{type(self).__name__} has no model; use history.x0 and history.y.")
 
     def _projected_y(self, client: int, y: Tensor) -> Tensor:
         return verified(partial(self.project_y, client), y, f"project_y of client {client}")
 
 
-class _TwoBlockSolver(LocalSolver):
+class _TwoBlockSolver(LocalSolver, StartsSecondBlock, HasExactGradients, HasFigures):
     def __init__(self, problem: TwoBlock) -> None:
         self.problem = problem
         self.shape = problem.x_start().shape
@@ -179,9 +182,6 @@ class _TwoBlockSolver(LocalSolver):
             y = self.problem.best_response(client, x, self.problem.y_start(client))
             values.append(float(self.problem.cost(client, x, y)))
         return np.array(values)
-
-    def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
-        raise UsageError(f"{type(self.problem).__name__} has no test data.")
 
     def y_of(self, client: int, row_W: Tensor | None) -> Tensor:
         """The client's own numbers of its row, in its own shape; its start where it has no row."""

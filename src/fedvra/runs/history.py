@@ -17,7 +17,7 @@ from fedvra.core.cohort import Floats
 from fedvra.core.goals import figure, goals
 from fedvra.core.objects import Value, equal
 from fedvra.local.protocol import StepPath
-from fedvra.problems.base import Problem
+from fedvra.problems.base import Problem, module_of
 from fedvra.state.client_store import ClientStore
 from fedvra.state.model_file import save_model
 
@@ -84,7 +84,7 @@ class History(Value):
 
     def model(self) -> torch.nn.Module:
         """The global model as an ``nn.Module``."""
-        return self.problem.to_module(self.x0, self.aux)
+        return module_of(self.problem, self.x0, self.aux)
 
     def save(self, path: str | Path) -> Path:
         """Write the global model, its ``state_dict`` under the module's own names, to a file that ends in ``.safetensors``.

@@ -18,6 +18,7 @@ from fedvra.core.threads import one_thread
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
+from fedvra.problems.base import oracle_of
 from fedvra.problems.oracle import Oracle, Point
 from fedvra.samplers.base import random_subset
 from fedvra.theory.assumptions import Doubts, settings_of_run
@@ -96,7 +97,7 @@ def cover(
     if total > clients:
         chosen = random_subset(stream(experiment.seed, Purpose.PROBE, round=2), total, clients)
         doubts.notes.append(f"{clients} of the {total} clients were looked at; the others may differ.")
-    oracle = experiment.problem.oracle(experiment.data)
+    oracle = oracle_of(experiment.problem, experiment.data)
     settings = settings_of_run(federation, chosen, rounds, doubts)
     omega = federation.omega[chosen] / federation.omega[chosen].sum()
     places = [points_of(federation, chosen)]
