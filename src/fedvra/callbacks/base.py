@@ -14,6 +14,7 @@ from torch import Tensor
 from fedvra.core.cohort import Ints
 from fedvra.core.errors import UsageError
 from fedvra.core.objects import Value
+from fedvra.problems.base import module_of
 from fedvra.runs.files import Record, RunSummary, Status
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Run:
         assert self.experiment is not None
         assert self.server is not None
         aux = self.server.aux
-        return self.experiment.problem.to_module(self.server.x0.cpu(), None if aux is None else aux.cpu())
+        return module_of(self.experiment.problem, self.server.x0.cpu(), None if aux is None else aux.cpu())
 
 
 class Callback(Value, ABC):

@@ -6,6 +6,7 @@
     looking.py         what training changes in it; python_state.py: what it changes outside of tensors
     one_client.py      one client's steps, replayed or by autograd
     stepping.py        momentum, clipping, Adam: optimisers on flat vectors
+    held_values.py     what an object holds, to be compared
     client_batches.py  a client's batches in order
     programs.py        the recorded steps a solver keeps; replay/ records, replays and checks them
     blocks.py          several clients at once

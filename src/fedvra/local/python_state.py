@@ -9,8 +9,6 @@ global ones, which are seeded per (seed, round, client), to have other numbers i
 from __future__ import annotations
 
 import copy
-import operator
-import random
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -22,17 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from fedvra.core.errors import UsageError
-from fedvra.core.torch_private import version
+from fedvra.local.held_values import GENERATORS, fingerprint, generators, position, same, sure, walk
 
-_SCALARS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
-_CONTAINERS = (list, dict, set, deque, tuple)
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _OWN_OF_MODULES = {"_parameters", "_buffers", "_modules", "training"}
 _LIBRARIES = ("torch.", "numpy.", "builtins")
 LARGE = 64 << 20
 """Bytes above which a tensor in an attribute is taken to be data, which nobody changes in place."""
-MOST_VALUES = 100_000
-"""Values looked through before giving up: configurations have hundreds, a data set in an attribute may have millions."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +49,10 @@ class PythonState:
         for slot in self.slots:
             _share(slot.get(), memo, self._known)
         self._kept = [(slot, slot.get(), _copy(slot.get(), memo)) for slot in self.slots]
-        self._before = [_fingerprint(value, self._known) for _, value, _ in self._kept]
-        self._sure = [_sure(value, self._known) for _, value, _ in self._kept]
-        self.generators = _generators(slot.get() for slot in self.slots)
-        self._positions = [_position(g) for g in self.generators]
+        self._before = [fingerprint(value, self._known) for _, value, _ in self._kept]
+        self._sure = [sure(value, self._known) for _, value, _ in self._kept]
+        self.generators = generators(slot.get() for slot in self.slots)
+        self._positions = [position(g) for g in self.generators]
         self._iterators = {slot.name for slot, value, _ in self._kept if isinstance(value, Iterator)}
         self.changing = set(self._iterators)
         """Names of the slots that change: those seen to, and iterators, which do not show it."""
@@ -69,7 +62,7 @@ class PythonState:
         found = [
             slot.name
             for (slot, value, _), sure, before in zip(self._kept, self._sure, self._before, strict=True)
-            if not (slot.get() is value and sure(value)) and not _same(before, _fingerprint(slot.get(), self._known))
+            if not (slot.get() is value and sure(value)) and not same(before, fingerprint(slot.get(), self._known))
         ]
         found += self._iterators
         found += [key for holder, keys in self._holders if len(holder) != len(keys) for key in holder.keys() - keys]
@@ -97,8 +90,8 @@ class PythonState:
         for holder, keys in self._holders:
             for key in holder.keys() - keys:
                 del holder[key]
-        for generator, position in zip(self.generators, self._positions, strict=True):
-            _position(generator, position)
+        for generator, kept in zip(self.generators, self._positions, strict=True):
+            position(generator, kept)
 
 
 def _refill(value: Any, kept: Any) -> None:
@@ -150,7 +143,7 @@ def _slots(roots: Iterable[Any], holders: list[tuple[dict[str, Any], frozenset[s
                         f"{root.__name__}: {name}", _reader(cell, "cell_contents"), _writer(cell, "cell_contents")
                     )
             for name in root.__code__.co_names:
-                if isinstance(root.__globals__.get(name), (int, float, list, dict, set, deque, *_GENERATORS)):
+                if isinstance(root.__globals__.get(name), (int, float, list, dict, set, deque, *GENERATORS)):
                     yield _item(f"{root.__name__}: {name}", root.__globals__, name)
                 elif isinstance(root.__globals__.get(name), (types.FunctionType, nn.Module)):
                     waiting.append(root.__globals__[name])
@@ -186,92 +179,12 @@ def _filled(cell: Any) -> bool:
         return False
 
 
-def _walk(value: Any) -> Iterator[Any]:
-    """The value and all that it holds, as far as it is plain data; modules, functions and classes are not entered."""
-    seen: set[int] = set()
-    waiting = [value]
-    while waiting and len(seen) < MOST_VALUES:
-        one = waiting.pop()
-        yield one
-        if isinstance(one, (*_SCALARS, Tensor, np.ndarray, nn.Module, type, types.ModuleType, *_GENERATORS)):
-            continue
-        if id(one) in seen or callable(one):
-            continue
-        seen.add(id(one))
-        if isinstance(one, dict):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, _CONTAINERS):
-            waiting += list(one)
-        elif hasattr(one, "__dict__"):
-            waiting += list(vars(one).values())
-
-
-def _fingerprint(value: Any, known: set[int]) -> list[Any]:
-    """Comparable: numbers and words by value, tensors by identity and version, arrays by content."""
-    found: list[Any] = []
-    for one in _walk(value):
-        if isinstance(one, _SCALARS):
-            found.append(one)
-        elif isinstance(one, Tensor):
-            found += [one, 0 if id(one) in known or one.is_inference() else version(one)]
-        elif isinstance(one, np.ndarray):
-            found.append(one.tobytes() if one.nbytes < 1 << 20 and one.dtype != object else id(one))
-        elif isinstance(one, _GENERATORS):
-            found.append(
-                repr(_position(one)) if not isinstance(one, torch.Generator) else _position(one).numpy().tobytes()
-            )
-        elif isinstance(one, _CONTAINERS):
-            found += [type(one).__name__, len(one)]
-        else:
-            found.append(id(one) if callable(one) or isinstance(one, nn.Module) else type(one).__name__)
-    return found
-
-
-def _sure(value: Any, known: set[int]) -> Callable[[Any], bool]:
-    """Tells of the very same object at no cost that it holds what it held: most are numbers, functions or empty dicts."""
-    if isinstance(value, _CONTAINERS) and not value:
-        return operator.not_
-    sure = all(isinstance(one, (*_SCALARS, tuple)) or callable(one) or id(one) in known for one in _walk(value))
-    return lambda _: sure
-
-
-def _same(a: list[Any], b: list[Any]) -> bool:
-    if len(a) != len(b):
-        return False
-    for one, other in zip(a, b, strict=True):
-        if one is other:
-            continue
-        if isinstance(one, Tensor) or isinstance(other, Tensor) or type(one) is not type(other):
-            return False
-        if one != other and not (one != one and other != other):
-            return False
-    return True
-
-
-def _generators(values: Iterable[Any]) -> list[Any]:
-    found = {id(one): one for value in values for one in _walk(value) if isinstance(one, _GENERATORS)}
-    return [g for g in found.values() if g is not torch.default_generator]
-
-
-def _position(generator: Any, put: Any = None) -> Any:
-    """The generator's state; given one, set to it."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state() if put is None else generator.set_state(put)
-    if isinstance(generator, np.random.Generator):
-        if put is not None:
-            generator.bit_generator.state = put
-        return generator.bit_generator.state
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state() if put is None else generator.set_state(put)
-    return generator.getstate() if put is None else generator.setstate(put)
-
-
 def _share(value: Any, memo: dict[int, Any], known: set[int]) -> None:
     """Have copies refer to the same modules, functions, generators and known tensors; other tensors are cloned."""
-    for one in _walk(value):
+    for one in walk(value):
         if isinstance(one, Tensor) and id(one) not in known and _bytes(one) < LARGE:
             memo.setdefault(id(one), one.detach().clone().requires_grad_(one.requires_grad and one.is_leaf))
-        elif isinstance(one, (Tensor, nn.Module, *_GENERATORS)) or callable(one):
+        elif isinstance(one, (Tensor, nn.Module, *GENERATORS)) or callable(one):
             memo[id(one)] = one
 
 
