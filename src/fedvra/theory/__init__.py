@@ -1,6 +1,6 @@
 """The paper's theorems as something to compute with: do their conditions hold, and what do they then promise?
 
-Imports core, samplers, algorithms, local, problems, engines.
+Imports core, samplers, algorithms, problems, engines.
 """
 
 from fedvra.core.rule import discounted_steps
