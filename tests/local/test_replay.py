@@ -224,7 +224,7 @@ def test_a_block_steps_as_its_clients_would(name: str, each: bool) -> None:
     before, c = out.clone(), torch.randn_like(out)
     subject = subject_of(module, loss, batches[0])
     others = torch.stack([batch()[0] for _ in range(3)]), targets
-    program = trace_block(subject, ((inputs.flip(0), targets.flip(0)), others), (before, before + 0.01), out)
+    program = trace_block(subject, ((inputs.flip(0), targets.flip(0)), others), (before, before + 0.01), out, out)
     out.copy_(before)
     filled(program, inputs, targets)
     rho, eta = [0.9, 0.8, 1.0] if each else [0.9] * 3, [0.1, 0.2, 0.0] if each else [0.1] * 3
