@@ -121,6 +121,23 @@ class TheirSampler(fv.Uniform):
     table: Any = None
 
 
+class Items(torch.utils.data.Dataset[Any]):
+    """A Dataset that can be pickled."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((4,), float(index)), 0
+
+
+def own_client(client: int) -> Any:
+    return np.full((2, 4), float(client), np.float32), np.zeros(2, dtype=int)
+
+
 def data(seed: int = 0) -> fv.FederatedData:
     rng = np.random.default_rng(seed)
     inputs, labels = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
@@ -229,6 +246,8 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
     ),
     "pace": (lambda: Pace.first(0.1), lambda: Pace.first(0.01)),
     "data": (data, lambda: data(1)),
+    "data, a function per client": (lambda: fv.per_client(own_client, [2, 2]), lambda: fv.per_client(own_client, [2])),
+    "data, a Dataset": (lambda: fv.split(Items(5), fv.IID(), 2, lazy=True), lambda: fv.split(Items(5), fv.IID(), 2)),
     "a data set": (lambda: data().dataset, lambda: data(1).dataset),
     "a transform": (lambda: fv.Transform((0.1,), (0.2,)), lambda: fv.Transform()),
     "experiment": (

@@ -25,7 +25,7 @@ _HOMES = {
     "fedvra.core.cohort": ["Cohort"],
     "fedvra.core.rule": ["Coefficients"],
     "fedvra.core.optimisers": ["SGD", "Adam", "AdamW", "Torch"],
-    "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "split"],
+    "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "per_client", "split"],
     "fedvra.data.partitions": [
         "Partition",
         "IID",

@@ -17,6 +17,7 @@ from fedvra.data.trees import Tree
 
 if TYPE_CHECKING:
     from fedvra.data.dataset import Dataset
+    from fedvra.data.lazy import Reader
 
 IGNORED = -100
 """The label of samples that a loss leaves out: the default of torch's ``ignore_index``."""
@@ -25,7 +26,10 @@ IGNORED = -100
 def checked(dataset: Dataset) -> Dataset:
     """The same data set with ``classes`` filled in, or a UsageError that names what is wrong with it."""
     check = _check_part if dataset.collate is None else _check_samples
-    check(dataset, dataset.inputs, dataset.targets, "the data")
+    if dataset.reader is None:
+        check(dataset, dataset.inputs, dataset.targets, "the data")
+    else:
+        _check_reader(dataset, dataset.reader, "the data")
     labels = dataset.labels
     if labels is not None and dataset.classes is None:
         dataset = replace(dataset, classes=max(1, int(labels.max()) + 1))
@@ -33,11 +37,14 @@ def checked(dataset: Dataset) -> Dataset:
         _check_labels(labels, dataset.classes, "the data")
     if (dataset.test_inputs is None) != (dataset.test_targets is None):
         raise UsageError("test inputs and test targets go together: give both or neither.")
-    if dataset.test_inputs is not None and dataset.test_targets is not None:
+    if dataset.test_reader is not None:
+        _check_reader(dataset, dataset.test_reader, "the test data")
+    elif dataset.test_targets is not None:
         check(dataset, dataset.test_inputs, dataset.test_targets, "the test data")
+    if dataset.test_targets is not None:
         if dataset.collate is None:
             _check_alike(dataset)
-        if labels is not None:
+        if labels is not None and not _unread(dataset.test_targets):
             _check_labels(labels_of(dataset.test_targets), dataset.classes, "the test data")
     return dataset
 
@@ -75,6 +82,16 @@ def _check_samples(dataset: Dataset, inputs: Any, targets: Any, where: str) -> N
     dataset.transform.check(dataset.batch_of(inputs, targets, slice(0, 1))[0], where)
 
 
+def _check_reader(dataset: Dataset, reader: Reader, where: str) -> None:
+    """What can be known of data that nobody has read: that there are some, and what the first sample looks like."""
+    require(len(reader) > 0, f"{where}: there are no samples.")
+    dataset.transform.check(reader.take(slice(0, 1))[0], where)
+
+
+def _unread(tree: Tree) -> bool:
+    return isinstance(tree, Tensor) and tree.is_meta
+
+
 def _check_alike(dataset: Dataset) -> None:
     """Test inputs must look like training inputs."""
     shown, known = (
@@ -96,6 +113,8 @@ def _check_alike(dataset: Dataset) -> None:
 
 def labels_of(targets: Tree) -> Ints | None:
     """One class per sample, where that is what the targets are."""
+    if _unread(targets):
+        return None
     if isinstance(targets, Tensor):
         return targets.numpy().astype(np.int64, copy=False) if targets.ndim == 1 and is_whole(targets) else None
     if isinstance(targets, list):  # of samples to collate: in a tree, a list holds tensors of one dimension at least

@@ -1,4 +1,4 @@
-"""Data in memory, and its division among clients."""
+"""Data, in memory or not, and their division among clients."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from torch import Tensor
 from fedvra.core.cohort import Ints
 from fedvra.core.errors import require
 from fedvra.core.objects import Value
+from fedvra.core.validation import frozen_array
 from fedvra.data import trees
 from fedvra.data.checking import checked, labels_of
+from fedvra.data.lazy import ClientReader, Reader, obtained
 from fedvra.data.partitions.base import Partition
-from fedvra.data.reading import as_pair, as_samples
 from fedvra.data.transform import Transform
 from fedvra.data.trees import Tree
 
-__all__ = ["Dataset", "FederatedData", "Transform", "checked", "split"]
+__all__ = ["Dataset", "FederatedData", "Transform", "checked", "per_client", "split"]
 
 Pair: TypeAlias = tuple[Any, Any]
 """(inputs, targets): torch tensors or anything NumPy can read, or dicts, tuples and lists of these; one row per sample."""
@@ -50,23 +51,35 @@ class Dataset(Value):
     """The number of classes: labels are 0..classes-1. None where targets are not labels, or where it is to be inferred."""
     class_names: tuple[str, ...] = ()
     collate: Collate | None = None
+    reader: Reader | None = None
+    """Where samples that are not in memory come from: ``inputs`` then has a shape and no content, and so may ``targets``."""
+    test_reader: Reader | None = None
+    """The same of the test data."""
 
     def __len__(self) -> int:
+        if self.reader is not None:
+            return len(self.reader)
         return trees.count(self.targets) if self.collate is None else len(self.targets)
 
     @property
     def test_samples(self) -> int:
         """How many samples there are to evaluate on."""
+        if self.test_reader is not None:
+            return len(self.test_reader)
         if self.test_targets is None:
             return 0
         return trees.count(self.test_targets) if self.collate is None else len(self.test_targets)
 
     def take(self, rows: Ints | slice) -> tuple[Tree, Tree]:
         """(inputs, targets) of these samples, as stored or as ``collate`` gives them; a slice may give views."""
+        if self.reader is not None:
+            return self.reader.take(rows)
         return self.batch_of(self.inputs, self.targets, rows)
 
     def take_test(self, rows: Ints | slice) -> tuple[Tree, Tree]:
         """The same of the test data."""
+        if self.test_reader is not None:
+            return self.test_reader.take(rows)
         return self.batch_of(self.test_inputs, self.test_targets, rows)
 
     def batch_of(self, inputs: Tree, targets: Tree, rows: Ints | slice) -> tuple[Tree, Tree]:
@@ -74,12 +87,7 @@ class Dataset(Value):
         if self.collate is None:
             return trees.take(inputs, rows), trees.take(targets, rows)
         numbers = range(len(targets))[rows] if isinstance(rows, slice) else rows.tolist()
-        batch = self.collate([(inputs[k], targets[k]) for k in numbers])
-        require(
-            isinstance(batch, tuple | list) and len(batch) == 2,
-            f"collate must return a pair (inputs, targets), got {type(batch).__name__}.",
-        )
-        return trees.plain(batch[0]), trees.plain(batch[1])
+        return trees.pair(self.collate([(inputs[k], targets[k]) for k in numbers]))
 
     @cached_property
     def labels(self) -> Ints | None:
@@ -91,6 +99,10 @@ class Dataset(Value):
         require(
             self.collate is None and isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor),
             f"{who} needs inputs and targets that are one array each: no dicts, tuples or lists of them, and no collate.",
+        )
+        require(
+            self.reader is None and self.test_reader is None,
+            f"{who} looks at all its data at once, so they must be in memory: give arrays, or fv.split(..., lazy=False).",
         )
 
 
@@ -132,13 +144,15 @@ def split(
     classes: int | None = None,
     by: Any = None,
     collate: Collate | None = None,
+    lazy: bool | None = None,
 ) -> FederatedData:
     """Check the data and deal them to the clients.
 
     Args:
         dataset: a :class:`Dataset`, a pair (inputs, targets) of arrays or of dicts, tuples and lists of arrays, or a
-            map-style torch Dataset of such pairs (read once, into memory: random transforms of its own would be frozen, so
-            give them here instead).
+            map-style torch Dataset of such pairs. Arrays that NumPy maps from a file (``np.load(path, mmap_mode="r")``) stay in
+            the file, and are read batch by batch; so are the samples of a Dataset that memory has no room for. Another
+            Dataset is read once, into memory. Random transforms of its own are refused or frozen: give them here instead.
         partition: who gets what, e.g. ``Dirichlet(0.2)``, or as the command line writes it, ``"dirichlet:0.2"``.
         clients: how many clients; may be left out for ``ByColumn``.
         seed: the same seed deals the same samples to the same clients.
@@ -148,6 +162,9 @@ def split(
         by: labels [n], numbers or names, for a partition that goes by them where the targets are no labels.
         collate: makes a batch (inputs, targets) out of a list of samples, as a DataLoader's ``collate_fn``. ``dataset`` (and
             ``test``) is then a list or Dataset of samples (input, target) of any kind and size, kept as they are.
+        lazy: whether a Dataset or a mapped file is read batch by batch, while the step before is computed; None: where it is a
+            mapped file, or would take more than a quarter of the free memory. Numbers are the same to the bit. A partition
+            that goes by labels then needs ``by``, unless the targets are an array.
 
     >>> import numpy as np
     >>> from fedvra.data.partitions import IID
@@ -164,18 +181,56 @@ def split(
         f"the partition must be an object such as fv.Dirichlet(0.2), got {partition!r}.",
     )
     if isinstance(dataset, Dataset):
+        require(lazy is None, "lazy= is for Datasets of torch and mapped files: a fv.Dataset is as it was made.")
         collate = collate or dataset.collate
-    read = as_pair if collate is None else as_samples
-    if not isinstance(dataset, Dataset):
-        inputs, targets = read(dataset, "the data")
-        dataset = Dataset(name="own", inputs=inputs, targets=targets)
+    else:
+        inputs, targets, reader = obtained(dataset, "the data", collate, lazy)
+        dataset = Dataset(name="own", inputs=inputs, targets=targets, reader=reader)
     if test is not None:
-        test_inputs, test_targets = read(test, "the test data")
-        dataset = replace(dataset, test_inputs=test_inputs, test_targets=test_targets)
+        inputs, targets, reader = obtained(test, "the test data", collate, lazy)
+        dataset = replace(dataset, test_inputs=inputs, test_targets=targets, test_reader=reader)
     given: dict[str, Any] = {"transform": transform, "classes": classes, "collate": collate}
     dataset = checked(replace(dataset, **{name: value for name, value in given.items() if value is not None}))
     owners = partition.assign(_to_go_by(dataset, by), clients, seed)
     return FederatedData(dataset, *_by_owner(owners, len(dataset), clients))
+
+
+def per_client(
+    read: Callable[[int], Any],
+    sizes: Sequence[int],
+    *,
+    test: torch.utils.data.Dataset[Any] | Pair | Sequence[Pair] | None = None,
+    transform: Transform | None = None,
+    classes: int | None = None,
+) -> FederatedData:
+    """Clients whose data a function reads when it is their turn: from a file each, a query each.
+
+    Args:
+        read: from a client's number to its data, in the forms that :func:`split` takes; the same at every call.
+        sizes: n_i, how many samples each client holds.
+        test: data to evaluate on.
+        transform: per-batch transform.
+        classes: number of classes, where it is to be checked that the model has as many outputs.
+
+    >>> import numpy as np
+    >>> data = per_client(lambda i: (np.full((i + 1, 2), i), np.zeros(i + 1, dtype=int)), sizes=[1, 2, 3])
+    >>> data.clients, data.dataset.take(data.part(2))[0].tolist()
+    (3, [[2, 2], [2, 2], [2, 2]])
+    """
+    require(callable(read), f"read must be a function from a client's number to its data, got {read!r}.")
+    counts = frozen_array(sizes, np.int64, "sizes")
+    require(
+        counts.ndim == 1 and len(counts) > 0 and bool((counts >= 1).all()),
+        f"sizes must say how many samples each client holds, 1 or more; got {counts.tolist()}.",
+    )
+    reader = ClientReader(read, counts)
+    inputs, targets = reader.stand_in()
+    dataset = Dataset("own", inputs, targets, transform=transform or Transform(), classes=classes, reader=reader)
+    if test is not None:
+        test_inputs, test_targets, test_reader = obtained(test, "the test data", None, None)
+        dataset = replace(dataset, test_inputs=test_inputs, test_targets=test_targets, test_reader=test_reader)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return FederatedData(checked(dataset), offsets, np.arange(offsets[-1], dtype=np.int64))
 
 
 def _to_go_by(dataset: Dataset, by: Any) -> NDArray[Any]:
@@ -183,7 +238,7 @@ def _to_go_by(dataset: Dataset, by: Any) -> NDArray[Any]:
     if by is None:
         if dataset.labels is not None:
             return dataset.labels
-        if not isinstance(dataset.targets, Tensor):
+        if not isinstance(dataset.targets, Tensor) or dataset.targets.is_meta:
             return np.empty((len(dataset), 0))  # nothing to go by: partitions that need no labels count the rows
         bfloat16 = dataset.targets.dtype == torch.bfloat16  # which NumPy does not know
         array = (dataset.targets.float() if bfloat16 else dataset.targets).numpy()

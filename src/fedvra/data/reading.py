@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,25 +27,32 @@ def as_pair(source: Any, where: str) -> tuple[Tree, Tree]:
         inputs, targets = source.tensors
     elif isinstance(source, tuple | list) and len(source) == 2:
         inputs, targets = source
-    elif _is_map_style(source):
-        samples = as_samples(source, where)
-        inputs, targets = _stacked(samples[0], where, "sample"), _stacked(samples[1], where, "target")
+    elif is_map_style(source):
+        return stacked(*as_samples(source, where), where)
     else:
+        refuse_streams(source, where)
         raise UsageError(
             f"{where}: expected a pair (inputs, targets) or a Dataset with a length, got {type(source).__name__}."
         )
-    return _tree(inputs, f"{where}, inputs"), _as_targets(_tree(targets, f"{where}, targets"))
+    return _tree(inputs, f"{where}, inputs"), as_targets(_tree(targets, f"{where}, targets"))
 
 
-def as_samples(source: Any, where: str) -> tuple[list[Any], list[Any]]:
-    """The inputs and the targets of a sequence of samples (input, target), as they are, read once."""
+def stacked(inputs: list[Any], targets: list[Any], where: str) -> tuple[Tree, Tree]:
+    """Samples of one kind as trees of tensors with one row for each."""
+    found = _stacked(inputs, where, "sample"), _stacked(targets, where, "target")
+    return _tree(found[0], f"{where}, inputs"), as_targets(_tree(found[1], f"{where}, targets"))
+
+
+def as_samples(source: Any, where: str, numbers: Sequence[int] | None = None) -> tuple[list[Any], list[Any]]:
+    """The inputs and the targets of a sequence of samples (input, target), as they are; all, or those with these numbers."""
+    refuse_streams(source, where)
     require(
-        isinstance(source, tuple | list) or _is_map_style(source),
+        isinstance(source, tuple | list) or is_map_style(source),
         f"{where}: expected a list or a Dataset of samples (input, target), got {type(source).__name__}.",
     )
     require(len(source) > 0, f"{where}: there are no samples.")
     inputs, targets = [], []
-    for index in range(len(source)):
+    for index in range(len(source)) if numbers is None else numbers:
         item = source[index]
         require(
             isinstance(item, tuple | list) and len(item) == 2,
@@ -56,7 +63,18 @@ def as_samples(source: Any, where: str) -> tuple[list[Any], list[Any]]:
     return inputs, targets
 
 
-def _is_map_style(source: Any) -> bool:
+def refuse_streams(source: Any, where: str) -> None:
+    """An IterableDataset cannot be dealt to clients."""
+    require(
+        not isinstance(source, torch.utils.data.IterableDataset),
+        f"{where}: an IterableDataset gives its samples in its own order and cannot be asked for sample 17, so they can "
+        "neither be dealt to clients nor drawn at random; give a Dataset with a length, or a function per client "
+        "(fv.per_client).",
+    )
+
+
+def is_map_style(source: Any) -> bool:
+    """Whether it can be asked for sample k of n, as a torch Dataset."""
     other = isinstance(source, tuple | list | Mapping | torch.utils.data.IterableDataset)
     return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not other
 
@@ -68,14 +86,24 @@ def _is_node(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _tree(value: Any, where: str) -> Tree:
+def tree_of(value: Any, where: str, leaf: Callable[[Any, str], Any]) -> Tree:
+    """The same tree with ``leaf`` of every array in it and its name."""
     if not _is_node(value):
-        tensor = _tensor(value, where)
-        require(tensor.ndim >= 1, f"{where}: there must be one row per sample, got a single number.")
-        return tensor
+        return leaf(value, where)
     if isinstance(value, Mapping):
-        return {name: _tree(each, f"{where}[{name!r}]") for name, each in value.items()}
-    return rebuilt(value, [_tree(each, f"{where}[{k}]") for k, each in enumerate(value)])
+        return {name: tree_of(each, f"{where}[{name!r}]", leaf) for name, each in value.items()}
+    return rebuilt(value, [tree_of(each, f"{where}[{k}]", leaf) for k, each in enumerate(value)])
+
+
+def rows_of(value: Any, where: str) -> Tensor:
+    """An array with one row per sample."""
+    tensor = _tensor(value, where)
+    require(tensor.ndim >= 1, f"{where}: there must be one row per sample, got a single number.")
+    return tensor
+
+
+def _tree(value: Any, where: str) -> Tree:
+    return tree_of(value, where, rows_of)
 
 
 def _stacked(samples: list[Any], where: str, what: str, path: str = "") -> Tree:
@@ -128,7 +156,8 @@ def _tensor(value: Any, where: str) -> Tensor:
     return torch.from_numpy(array if shareable else array.copy())
 
 
-def _as_targets(targets: Tree) -> Tree:
+def as_targets(targets: Tree) -> Tree:
+    """A vector of integers becomes int64, as losses want labels."""
     is_labels = isinstance(targets, Tensor) and targets.ndim == 1 and is_whole(targets)
     return targets.to(torch.int64) if is_labels else targets
 

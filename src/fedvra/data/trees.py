@@ -29,6 +29,25 @@ def map(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     return _pytree.tree_map_only(Tensor, function, tree)
 
 
+def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
+    """The same tree with ``function`` of every leaf, tensors or not."""
+    return _pytree.tree_map(function, tree)
+
+
+def join(parts: list[Tree]) -> Tree:
+    """Trees of one kind, one after the other.
+
+    >>> join([{"x": torch.zeros(1)}, {"x": torch.ones(2)}])
+    {'x': tensor([0., 1., 1.])}
+    """
+    return _pytree.tree_map(lambda *each: torch.cat(each), *parts)
+
+
+def nbytes(tree: Tree) -> int:
+    """Bytes of all tensors in it."""
+    return sum(leaf.nbytes for leaf in leaves(tree) if isinstance(leaf, Tensor))
+
+
 def leaves(tree: Tree) -> list[Any]:
     """The leaves in order.
 
@@ -100,6 +119,15 @@ def call(module: nn.Module | Callable[..., Any], inputs: Tree) -> Any:
     if isinstance(inputs, dict):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+def pair(batch: Any) -> tuple[Tree, Tree]:
+    """What a ``collate`` gave, once it is known to be (inputs, targets)."""
+    require(
+        isinstance(batch, tuple | list) and len(batch) == 2,
+        f"collate must return a pair (inputs, targets), got {type(batch).__name__}.",
+    )
+    return plain(batch[0]), plain(batch[1])
 
 
 def plain(tree: Any) -> Tree:

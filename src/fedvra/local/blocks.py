@@ -12,7 +12,7 @@ from fedvra.core import rule
 from fedvra.core.block import Block
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.optimisers import SGD, LocalOptimiser
-from fedvra.local.programs import Programs
+from fedvra.local.programs import Programs, place_block
 from fedvra.local.replay import check_block
 from fedvra.local.stepping import begin_block
 
@@ -46,8 +46,9 @@ def solve_block(
         motion = begin_block(local, terms, steps.tolist(), x, u, constants)
         (rho, c), eta = motion.gather, -1.0
     total = torch.zeros(len(steps), dtype=torch.float64, device=feed.device)
+    coming = feed.ahead(lambda t: programs.block_batch(schedules, t, generators), range(len(ready)))
     for t, program in enumerate(ready):
-        programs.fill_block(program, schedules, t, generators)
+        place_block(program, next(coming))
         if t == 0 and block.check is not None and block.check.any():
             check_block(programs.subject, program, x, x.clone(), np.flatnonzero(block.check).tolist())
         program.run(rho, eta, c)

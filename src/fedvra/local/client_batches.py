@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,9 +14,13 @@ from fedvra.core.block import Block
 from fedvra.core.cohort import Ints
 from fedvra.core.streams import Purpose, stream
 from fedvra.data import trees
+from fedvra.data.ahead import ahead
 from fedvra.data.batches import batch_schedule
 from fedvra.data.dataset import FederatedData
 from fedvra.data.trees import Tree
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,19 @@ class ClientBatches:
     def stacks(self) -> bool:
         """Whether batches of as many samples have the same shapes; False where ``collate`` decides."""
         return self.data.dataset.collate is None
+
+    @property
+    def lazy(self) -> bool:
+        """Whether samples are read from elsewhere, so that it pays to read ahead and costs memory to hold many."""
+        return self.data.dataset.reader is not None
+
+    def ahead(self, function: Callable[[Item], Made], items: Sequence[Item]) -> Iterator[Made]:
+        """``function`` of each of the items; computed by a thread, a little in advance, where that means reading."""
+        return ahead(function, items) if self.lazy else map(function, items)
+
+    def batches(self, schedule: Sequence[Ints], rng: np.random.Generator | None) -> Iterator[tuple[Tree, Tree]]:
+        """The batches of a schedule, one after the other."""
+        return self.ahead(lambda rows: self.batch(rows, rng), schedule)
 
     def schedule(self, block: Block, client: int, steps: int) -> list[Ints]:
         """The sample numbers of each step's batch: a fresh permutation per epoch."""
@@ -63,6 +81,11 @@ class ClientBatches:
         stored = {t.data_ptr() for t in trees.leaves(inputs) if isinstance(t, Tensor)}
         ready = self.prepared(inputs, None, dtype)
         return trees.map(lambda t: t.clone() if t.data_ptr() in stored else t, ready), self._ready(targets)
+
+    def test_batches(self, pieces: Sequence[slice], dtype: torch.dtype) -> Iterator[tuple[Tree, Tree]]:
+        """Several of them, one after the other."""
+        each = ahead if self.data.dataset.test_reader is not None else map
+        return each(lambda piece: self.test_batch(piece, dtype), pieces)
 
     def prepared(self, samples: Tree, rng: np.random.Generator | None = None, dtype: torch.dtype | None = None) -> Tree:
         """Samples as stored -> what the model takes, in the memory layout that its convolutions are fastest on."""

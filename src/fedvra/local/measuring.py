@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -42,21 +42,23 @@ class Measure:
         start, stop = part * TEST_PART, min((part + 1) * TEST_PART, self.test_samples)
         pieces = [slice(k, min(k + self._at_once, stop)) for k in range(start, stop, self._at_once)]
         dtype = self.subject.spec.dtype
-        return self._measure(x_P, aux_K, [self.feed.test_batch(piece, dtype) for piece in pieces])
+        return self._measure(x_P, aux_K, self.feed.test_batches(pieces, dtype))
 
     def loss(self, x_P: Tensor, rows: Ints) -> float:
         """The mean loss over these samples of the training data."""
         dtype = self.subject.spec.dtype
         pieces = [rows[k : k + self._at_once] for k in range(0, len(rows), self._at_once)]
-        found = self._measure(x_P, None, [self.feed.batch(piece, dtype=dtype) for piece in pieces])
+        found = self._measure(x_P, None, self.feed.ahead(lambda piece: self.feed.batch(piece, dtype=dtype), pieces))
         return found.loss / max(found.samples, 1)
 
     @torch.no_grad()
-    def _measure(self, x_P: Tensor, aux_K: Tensor | None, pieces: list[Batch]) -> Evaluation:
+    def _measure(self, x_P: Tensor, aux_K: Tensor | None, pieces: Iterable[Batch]) -> Evaluation:
         subject = self.subject
+        outputs, targets = [], []
         with subject.evaluating(x_P, aux_K):
-            outputs = [subject.outputs(inputs) for inputs, _ in pieces]
-        targets = [t for _, t in pieces]
+            for inputs, target in pieces:
+                outputs.append(subject.outputs(inputs))
+                targets.append(target)
         if all(isinstance(t, Tensor) for t in (*outputs, *targets)) and self.feed.stacks:
             whole = [(torch.cat(outputs), torch.cat(targets))]
         else:

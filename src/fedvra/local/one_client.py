@@ -64,18 +64,20 @@ class OneClient:
             eta = -1.0
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         source = Epoch.of(self.feed, schedule, rng)
+        coming = self.feed.batches(schedule, rng) if source is None else None
         pointed = apart
         for t, (rows, program) in enumerate(zip(schedule, programs, strict=True)):
             if program is None:
                 if not pointed:
                     self.subject.point_at(x, self.programs.aux)
                     pointed = True
-                total += self._autograd_step(x, self.feed.batch(rows, rng), eta, step, motion)
+                batch = self.feed.batch(rows) if coming is None else next(coming)
+                total += self._autograd_step(x, batch, eta, step, motion)
                 continue
-            if source is None:
-                self.programs.fill(program, rows, rng)
-            else:
+            if source is not None:
                 source.fill(program, t)
+            elif coming is not None:
+                program.fill(next(coming))
             if t == 0:
                 self._prepare(program, x, checked, key)
                 if apart:  # the check leaves the module elsewhere
@@ -133,8 +135,8 @@ class OneClient:
             self.subject.restart(noise_key(block.seed, block.round, client))
             source = Epoch.of(self.feed, schedule, rng)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for t, rows in enumerate(schedule):
-            batch = self.feed.batch(rows, rng) if source is None else source.batch(t)
+        coming = self.feed.batches(schedule, rng) if source is None else map(source.batch, range(len(schedule)))
+        for batch in coming:
             total += self._autograd_step(x, batch, eta, step, motion)
         with torch.no_grad():
             self.subject.finish(aux)

@@ -133,16 +133,17 @@ class Programs:
         t: int,
         generators: list[np.random.Generator | None],
     ) -> None:
+        place_block(program, self.block_batch(schedules, t, generators))
+
+    def block_batch(
+        self, schedules: list[list[Ints]], t: int, generators: list[np.random.Generator | None]
+    ) -> list[list[Tensor]]:
+        """What all clients of a block see in step t: all rows together, or where they are augmented each client's own."""
         longest = max(schedules, key=len)  # also feeds those who have finished: any batch of the right size will do
         batches = [schedule[t] if t < len(schedule) else longest[t] for schedule in schedules]
         if generators[0] is None:
-            for place, rows in zip(program.places, tensors_in(self.feed.batch(np.concatenate(batches))), strict=True):
-                place.copy_(rows.view(place.shape))
-        else:
-            for k, batch in enumerate(batches):
-                found = tensors_in(self.feed.batch(batch, generators[k]))
-                for place, rows in zip(program.places, found, strict=True):
-                    place[k].copy_(rows)
+            return [tensors_in(self.feed.batch(np.concatenate(batches)))]
+        return [tensors_in(self.feed.batch(batch, rng)) for batch, rng in zip(batches, generators, strict=True)]
 
     def buffer(self, width: int) -> tuple[Tensor, Tensor]:
         """x and delta [M, P], always the same memory for a given M: programs are bound to it."""
@@ -166,6 +167,17 @@ class Programs:
         return self._gradients[width]
 
 
+def place_block(program: Program | FirstStep, found: list[list[Tensor]]) -> None:
+    """Give a program what ``Programs.block_batch`` found."""
+    if len(found) == 1:
+        for place, rows in zip(program.places, found[0], strict=True):
+            place.copy_(rows.view(place.shape))
+        return
+    for k, own in enumerate(found):
+        for place, rows in zip(program.places, own, strict=True):
+            place[k].copy_(rows)
+
+
 def _by_client(tree: trees.Tree, width: int, size: int) -> trees.Tree:
     return trees.map(lambda t: t.view(width, size, *t.shape[1:]), tree)
 
@@ -187,8 +199,8 @@ class Epoch:
 
     @classmethod
     def of(cls, feed: ClientBatches, schedule: list[Ints], rng: np.random.Generator | None) -> Epoch | None:
-        """None where samples differ from batch to batch (augmented by ``rng``, or collated), or are too many."""
-        if rng is not None or not feed.stacks:
+        """None where samples differ from batch to batch (augmented by ``rng``, or collated), are read as needed, or too many."""
+        if rng is not None or not feed.stacks or feed.lazy:
             return None
         inputs = trees.leaves(feed.data.dataset.inputs)
         bytes_each = sum(t[0].numel() * feed.dtype.itemsize for t in inputs)

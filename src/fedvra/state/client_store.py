@@ -13,10 +13,8 @@ MNIST model against 0.2 ms).
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +23,7 @@ from torch import Tensor
 
 from fedvra.core.cohort import Ints
 from fedvra.core.errors import require
+from fedvra.core.memory import available_memory
 from fedvra.state.shared_rows import (
     CPU,
     SEGMENT_BYTES,
@@ -46,7 +45,7 @@ class MemoryBudget:
     @classmethod
     def half_of_what_is_free(cls) -> MemoryBudget:
         """The default: half of the memory that the machine, or the container we are in, has available now."""
-        return cls(_available_memory() // 2)
+        return cls(available_memory() // 2)
 
     def take(self, nbytes: int) -> bool:
         """Whether there is room for so many bytes more, which are then taken."""
@@ -169,19 +168,3 @@ class ClientStore(RowReader):
         folder = None if self.budget.take(nbytes) else self.folder or Path(tempfile.gettempdir())
         allow_open_files(2 * len(self.segments) + 256)
         self.segments.append(create_segment(nbytes, self.width, self.dtype, folder, self.device, self.shared))
-
-
-def _available_memory() -> int:
-    """Bytes: MemAvailable, or a container's limit where that is less; all there is where neither can be read.
-
-    Where that cannot be known either (Windows), 8 GB.
-    """
-    found = []
-    with suppress(AttributeError, ValueError):
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with suppress(OSError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    with suppress(OSError, ValueError):  # "max" where there is no limit
-        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(found, default=8 << 30)
