@@ -199,7 +199,7 @@ class Epoch:
 
     @classmethod
     def of(cls, feed: ClientBatches, schedule: list[Ints], rng: np.random.Generator | None) -> Epoch | None:
-        """None where samples differ from batch to batch (augmented by ``rng``, or collated), are read as needed, or too many."""
+        """None where samples differ from batch to batch (augmented by ``rng``, collated), are read as needed, or too many."""
         if rng is not None or not feed.stacks or feed.lazy:
             return None
         inputs = trees.leaves(feed.data.dataset.inputs)
