@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -71,3 +72,23 @@ def test_files_are_short_or_say_why_not() -> None:
         if len(text.splitlines()) > 300:
             docstring = ast.get_docstring(ast.parse(text)) or ""
             assert "Longer than" in docstring, f"{name} has {len(text.splitlines())} lines."
+
+
+def test_the_picture_of_the_house_is_up_to_date() -> None:
+    """After a change of rooms: ``python scripts/draw_house.py``."""
+    scripts = SOURCE.parent.parent / "scripts" / "draw_house.py"
+    spec = importlib.util.spec_from_file_location("draw_house", scripts)
+    assert spec is not None
+    assert spec.loader is not None
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    for name, drawn in (("layers.svg", draw.layers()), ("round.svg", draw.way())):
+        assert (draw.IMAGES / name).read_text("utf-8") == drawn
+
+
+def test_private_names_of_torch_are_in_one_file() -> None:
+    private = re.compile(r"\btorch(\.\w+)*\._[a-z]\w*|from torch(\.\w+)*\._\w+ import|import _\w+ as")
+    for path, name in MODULES.items():
+        if name != "core.torch_private":
+            code = ast.unparse(ast.parse(path.read_text("utf-8")))
+            assert private.search(code) is None, f"{name}: {private.search(code)}"
