@@ -89,12 +89,12 @@ def layers() -> str:
     parts, y = [], gap
     for k, names in enumerate(reversed(floors)):
         wide = (width - gap) / len(names) - gap
-        height = 36 + 16 * max(len(wrapped(rooms[name][0], int(wide / 6.3))) for name in names)
+        height = 36 + 16 * max(len(wrapped(rooms[name][0], int(wide / 6.9))) for name in names)
         for i, name in enumerate(names):
             x = gap + i * (wide + gap)
             parts += [box(x, y, wide, height, SHADES[(len(floors) - k - 1) % len(SHADES)])]
             parts += [text(x + wide / 2, y + 22, f"{name}/", 16, weight="bold")]
-            for line, words in enumerate(wrapped(rooms[name][0], int(wide / 6.3))):
+            for line, words in enumerate(wrapped(rooms[name][0], int(wide / 6.9))):
                 parts += [text(x + wide / 2, y + 42 + 16 * line, words, 12, QUIET)]
         y += height + gap
     return page(width, y, "Rooms of fedvra, bottom first: imports point down only", parts)
