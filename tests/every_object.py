@@ -276,6 +276,8 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
     "adam": (fv.Adam, lambda: fv.Adam(beta1=0.8)),
     "adamw": (fv.AdamW, lambda: fv.AdamW(weight_decay=0)),
     "torch": (lambda: fv.Torch(torch.optim.RMSprop), lambda: fv.Torch(torch.optim.Adagrad)),
+    "system": (lambda: fv.System(step=TABLE, deadline=3), lambda: fv.System(step="uniform:1,2", deadline=3)),
+    "windows": (lambda: fv.Windows(10, spans=[[(0, 2)]]), lambda: fv.Windows(10, duty=0.2)),
     "median norm": (lambda: fv.MedianNorm(2), lambda: fv.MedianNorm(3)),
     "multi-krum": (lambda: fv.MultiKrum(1), lambda: fv.MultiKrum(2)),
     "until": (lambda: fv.Until(97), lambda: fv.Until("f1=0.8")),

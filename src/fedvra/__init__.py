@@ -22,6 +22,8 @@ _HOMES = {
     "fedvra.algorithms.feddyn": ["FedDyn"],
     "fedvra.algorithms.fedvra": ["FedVRA"],
     "fedvra.algorithms.fedvrau": ["FedVRAU"],
+    "fedvra.clock.system": ["System"],
+    "fedvra.clock.windows": ["Windows"],
     "fedvra.core.cohort": ["Cohort"],
     "fedvra.core.rule": ["Coefficients"],
     "fedvra.core.optimisers": ["SGD", "Adam", "AdamW", "Torch"],

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     SEEDING = 13
     PROBE = 14
     CHECK = 15
+    CLOCK = 16
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int = SERVER) -> np.random.Generator:

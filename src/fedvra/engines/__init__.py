@@ -7,5 +7,5 @@
     pool.py         the worker processes
     checkpoint.py   all that a run needs to resume
 
-Imports core, state, policies, samplers, algorithms, local, problems.
+Imports core, clock, state, policies, samplers, algorithms, local, problems.
 """

@@ -34,6 +34,7 @@ def save(federation: Federation, folder: Path) -> Path:
     number = federation.state.round
     facts: dict[str, Any] = {"round": number, "clients": federation.total, "parameters": federation.state.x0.numel()}
     facts |= {"path": federation.state.path.name, "path_reason": federation.state.path.reason}
+    facts["time"] = federation.state.time
     try:
         frozen = frozen_of(federation.experiment.problem, federation.experiment.seed)
         facts["frozen"] = keep_frozen(folder.parent, frozen)
@@ -106,6 +107,7 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
         federation.take_path(StepPath(manifest["path"], manifest["path_reason"]))
     state.aux = server["aux"].to(device) if "aux" in server else None
     state.memory = Memory.of(server).to(device)
+    state.time = float(manifest.get("time", 0.0))
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()
     for name, store in federation.clients.kinds().items():
         store.clear()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvra.algorithms.base import Algorithm
+from fedvra.clock.system import System
 from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.core.errors import UsageError, require
@@ -50,6 +51,7 @@ class Experiment(Value):
     drop_last: bool = False
     solver: SolverSettings = field(default_factory=SolverSettings)
     refuse: Refusal | None = None
+    system: System | None = None
     local: LocalOptimiser = PLAIN
 
     def start(self) -> Tensor:
@@ -163,6 +165,10 @@ class Plan:
             e.refuse is None or isinstance(e.refuse, Refusal),
             f"refuse must be a rule such as fv.MedianNorm(3) or None, got {e.refuse!r}.",
         )
+        require(
+            e.system is None or isinstance(e.system, System),
+            f"system must be an object such as fv.System(step=0.1, up=1e6) or None, got {e.system!r}.",
+        )
         require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
         require(
             isinstance(e.local, LocalOptimiser),
@@ -180,6 +186,10 @@ class Plan:
                 raise UsageError(f"{e.algorithm.label} does not go with {e.local.text()}: {refusal}") from None
         if e.algorithm.everyone_takes_part:
             require(e.drop == 0, f"{e.algorithm.label} needs every client's reply in every round: leave drop at 0.")
+            require(
+                e.system is None or e.system.deadline is None,
+                f"{e.algorithm.label} needs every client's reply in every round: leave the deadline out.",
+            )
             require(e.refuse is None, f"{e.algorithm.label} needs every client's reply: it cannot refuse any.")
         if e.x_init is not None:
             expected = e.problem.initial(e.seed)

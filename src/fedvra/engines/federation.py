@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedvra.algorithms.base import Algorithm
+from fedvra.clock.system import System
 from fedvra.core import rule
 from fedvra.core.adaptive import Memory, chosen
 from fedvra.core.cohort import Cohort, Floats, Ints
@@ -55,6 +56,8 @@ class ServerState:
     """What an algorithm that adapts carries from round to round."""
     path: StepPath = field(default_factory=lambda: StepPath(""))
     """The way in which all workers take local steps."""
+    time: float = 0.0
+    """Simulated seconds gone by, where there is a system to tell."""
 
 
 class Federation:
@@ -143,6 +146,9 @@ class Federation:
             if len(cohort):
                 row = self.plan.row(cohort, self.state.counts)
                 arrived = self._counted(cohort)
+                if self.experiment.system is not None:
+                    arrived, timed = self._on_time(self.experiment.system, cohort, row, arrived)
+                    record.update(timed)
                 train_loss, counted_mask = self._work_on_a_path(cohort, row, arrived)
                 counted = subset(cohort, counted_mask)
                 sent = traffic(
@@ -151,6 +157,8 @@ class Federation:
                 if self.experiment.refuse is not None:
                     record["refused"] = cohort.clients[arrived & ~counted_mask].tolist()
                 record.update(chosen(self.experiment.algorithm, cohort))
+            elif self.experiment.system is not None:
+                record.update(simulated_seconds=0.0, simulated_time=self.state.time)
             self.state.counts[cohort.clients] += 1
             self.state.round += 1
             trained = time.perf_counter()
@@ -198,6 +206,19 @@ class Federation:
         if not e.drop:
             return np.ones(len(cohort), dtype=bool)
         return stream(e.seed, Purpose.DROP, self.state.round).random(len(cohort)) >= e.drop
+
+    def _on_time(
+        self, system: System, cohort: Cohort, row: rule.Coefficients, arrived: Mask
+    ) -> tuple[Mask, dict[str, Any]]:
+        """Whose reply arrives before the deadline, and what the record says of the simulated time."""
+        sent = traffic(self.experiment.algorithm, self.state.x0, self.state.aux, row, 1, 1)
+        durations = system.durations(cohort, self.state.time, sent.get("up", 0), sent.get("down", 0))
+        timing = system.judge(durations, arrived)
+        self.state.time += timing.seconds
+        timed: dict[str, Any] = {"simulated_seconds": timing.seconds, "simulated_time": self.state.time}
+        if not timing.on_time.all():
+            timed["late"] = cohort.clients[~timing.on_time].tolist()
+        return arrived & timing.on_time, timed
 
     # -- the work and what the server makes of it ----------------------------------------------------------------------
 

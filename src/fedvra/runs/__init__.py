@@ -8,5 +8,5 @@
     cache.py           which runs there are already
     tracker_names.py   which trackers there are
 
-Imports core, state, policies, samplers, algorithms, local, problems, engines, tasks.
+Imports core, clock, state, policies, samplers, algorithms, local, problems, engines, tasks.
 """

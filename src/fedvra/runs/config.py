@@ -64,6 +64,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def build(config: RunConfig) -> Experiment:
     """The experiment a config describes: data loaded and dealt, model made, everything checked that can be by now."""
+    from fedvra.clock.reading import make_system
     from fedvra.core.optimisers import parse_local
     from fedvra.engines.experiment import Experiment
     from fedvra.local.protocol import SolverSettings
@@ -93,6 +94,7 @@ def build(config: RunConfig) -> Experiment:
         solver=SolverSettings(precision=config.precision, device=config.device),
         local=parse_local(config.local),
         refuse=None if config.refuse is None else parse_refusal(config.refuse),
+        system=None if config.system is None else make_system(config.system),
     )
 
 

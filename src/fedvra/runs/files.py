@@ -30,7 +30,7 @@ from fedvra.core.files import replace_durably
 from fedvra.engines import checkpoint
 from fedvra.engines.federation import Federation
 from fedvra.runs.config import configure, read_config
-from fedvra.runs.history import rounds_to, summarise
+from fedvra.runs.history import rounds_to, summarise, time_to
 from fedvra.runs.options import RunConfig
 from fedvra.state.folders import locked, require_unused
 
@@ -86,6 +86,10 @@ class RunSummary:
     state_drift: float | None = None
     """||lam - sum_i omega_i*lam_i|| at the end, round-off where duals are kept in float32; None for a run cut short."""
 
+    simulated_time: float | None = None
+    """Simulated seconds in all, where a system tells the time."""
+    time_to: dict[str, float | None] | None = None
+    """Simulated seconds to each target; None where no system tells the time."""
     stopped: str | None = None
     """Why the run ended before its last round, where somebody who looked on ended it."""
 
@@ -102,6 +106,7 @@ class RunSummary:
         figures = {
             **summarise(metrics),
             "rounds_to": rounds_to(metrics, run.targets),
+            "time_to": time_to(metrics, run.targets) if metrics and "simulated_time" in metrics[-1] else None,
             "peak_rss_mb": peak_rss_mb(),
             "state_drift": drift,
             "path": next((m["path"] for m in reversed(metrics) if "path" in m), None),

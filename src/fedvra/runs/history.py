@@ -159,6 +159,17 @@ def bytes_to(
     return {target: None if r is None else total[r] for target, r in rounds_to(records, targets).items()}
 
 
+def time_to(metrics: Iterable[Mapping[str, Any]], targets: Iterable[Any] = TARGETS) -> dict[str, float | None]:
+    """Simulated seconds until each target was first reached; None where it was not, or where no system told the time.
+
+    >>> time_to([{"round": 1, "test_accuracy": 0.4, "simulated_time": 7.5}], [30, 50])
+    {'30': 7.5, '50': None}
+    """
+    records = list(metrics)
+    time = {m["round"]: m.get("simulated_time") for m in records}
+    return {target: None if r is None else time[r] for target, r in rounds_to(records, targets).items()}
+
+
 def sent(record: Mapping[str, Any], protocol: str = "here") -> int:
     """Bytes of one round, up and down together, as sent ``"here"`` or by the ``"original"`` protocol."""
     ending = {"here": "", "original": "_original"}[protocol]
@@ -197,4 +208,5 @@ def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "steps_per_second": steps / total if total else None,
         "bytes_up": sum(m.get("bytes_up", 0) for m in metrics),
         "bytes_down": sum(m.get("bytes_down", 0) for m in metrics),
+        "simulated_time": metrics[-1].get("simulated_time") if metrics else None,
     }

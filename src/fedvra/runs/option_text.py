@@ -265,6 +265,17 @@ def trackers(name: str, value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def system(name: str, value: Any) -> dict[str, Any]:
+    """A system of devices and networks: its fields, or the YAML file that holds them, whose content is kept in its place."""
+    from fedvra.clock.reading import make_system, read_system
+
+    if isinstance(value, str):
+        return read_system(value)
+    require(isinstance(value, Mapping), f"{name} must be a YAML file of step, up, down and so on, got {value!r}.")
+    make_system(value)
+    return dict(value)
+
+
 def _listed(values: tuple[float, ...]) -> str:
     return ",".join(f"{each:g}" for each in values)
 

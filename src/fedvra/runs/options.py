@@ -119,6 +119,12 @@ class RunConfig:
         "RULE",
         "Do not count uploads that stand out: median-norm:3, multi-krum:2.",
     )
+    system: Mapping[str, Any] | None = option(
+        None,
+        option_text.optional(option_text.system),
+        "FILE",
+        "Devices and networks (YAML: step, up, down, latency, deadline, available): rounds then take simulated time.",
+    )
     eval_every: int = option(1, option_text.whole(0), "N", "Test the global model every so many rounds; 0 never.")
     diagnostics: int = option(
         0,

@@ -12,7 +12,7 @@ from typing import Any
 from fedvra.core.files import replace_durably
 from fedvra.core.goals import Goal, Target
 from fedvra.runs.files import Record, RunSummary, Status, write_json
-from fedvra.runs.history import accuracies, rounds_to, series
+from fedvra.runs.history import accuracies, rounds_to, series, time_to
 from fedvra.runs.options import RunConfig
 from fedvra.show.display import markdown, table
 from fedvra.show.plots import Curve, draw_curves
@@ -69,12 +69,16 @@ class Outcome:
     best_accuracy: float | None
     rounds_to: dict[str, int | None]
     seconds: float
+    time_to: dict[str, float | None] | None = None
 
     @classmethod
     def of(cls, status: Status, metrics: list[Record], seconds: float, targets: Iterable[Target]) -> Outcome:
         curve = [accuracy for _, accuracy in accuracies(metrics)]
         final, best = (curve[-1], max(curve)) if curve else (None, None)
-        return cls(status, final, best, rounds_to(metrics, targets), seconds)
+        timed = bool(metrics) and "simulated_time" in metrics[-1]
+        return cls(
+            status, final, best, rounds_to(metrics, targets), seconds, time_to(metrics, targets) if timed else None
+        )
 
 
 @dataclass(frozen=True)
@@ -91,14 +95,16 @@ class Row:
     seconds: Spread | None
     unfinished: int = 0
     """Runs that are still going on or were stopped; they count where no other has finished."""
+    time_to: dict[str, Spread | None] = dataclasses.field(default_factory=dict)
+    """Simulated seconds, likewise; empty where no system tells the time."""
 
     @classmethod
-    def of(cls, runs: list[Run], targets: Iterable[Target]) -> Row:
+    def of(cls, runs: list[Run], targets: Sequence[Target]) -> Row:
         return cls.of_outcomes(runs[0].label, [run.summary for run in runs], targets)
 
     @classmethod
     def of_outcomes(
-        cls, label: str, outcomes: Sequence[RunSummary | Outcome], targets: Iterable[Target], partial: bool = False
+        cls, label: str, outcomes: Sequence[RunSummary | Outcome], targets: Sequence[Target], partial: bool = False
     ) -> Row:
         """``partial`` lets runs that have not finished speak where none has."""
         finished = [each for each in outcomes if each.status == "finished"]
@@ -115,6 +121,10 @@ class Row:
                 str(Goal.read(t)): Spread.of(summary.rounds_to[str(Goal.read(t))] for summary in done) for t in targets
             },
             seconds=Spread.of(summary.seconds for summary in done),
+            time_to={
+                str(Goal.read(t)): Spread.of((each.time_to or {}).get(str(Goal.read(t))) for each in done)
+                for t in (targets if any(each.time_to is not None for each in outcomes) else ())
+            },
         )
 
     def cells(self) -> list[str]:
@@ -124,6 +134,7 @@ class Row:
             self.final_accuracy.text(2, scale=100) if self.final_accuracy else missing,
             self.best_accuracy.text(2, scale=100) if self.best_accuracy else missing,
             *(rounds_text(reached, self.finished or self.unfinished) for reached in self.rounds_to.values()),
+            *(rounds_text(reached, self.finished or self.unfinished) for reached in self.time_to.values()),
             self.seconds.text(1) if self.seconds else missing,
         ]
 
@@ -134,13 +145,14 @@ class Row:
         return f" [{', '.join(notes)}]" if notes else ""
 
 
-def header(targets: Iterable[Target]) -> list[str]:
-    """Of the table whose lines are the cells of rows."""
+def header(targets: Sequence[Target], timed: bool = False) -> list[str]:
+    """Of the table whose lines are the cells of rows; ``timed``: with simulated seconds to each target."""
     return [
         "algorithm",
         "final %",
         "best %",
         *(f"rounds to {Goal.read(target).words}" for target in targets),
+        *(f"simulated seconds to {Goal.read(target).words}" for target in targets if timed),
         "seconds",
     ]
 
@@ -170,7 +182,7 @@ class Comparison:
         return [Row.of(runs, self.config.targets) for runs in self._by_label().values()]
 
     def header(self) -> list[str]:
-        return header(self.config.targets)
+        return header(self.config.targets, self.config.system is not None)
 
     def title(self) -> str:
         c = self.config

@@ -38,7 +38,7 @@ NAMES = {
     "diagnostics/momentum": "Share of momentum in a step of x0",
 }
 """For people, where the name in the record needs more than its underscores taken out."""
-BOOKKEEPING = ("seconds", "bytes_", "local_steps")
+BOOKKEEPING = ("seconds", "simulated_", "bytes_", "local_steps")
 """Numbers of a record that are no measure of the model: they have places of their own."""
 DIGITS = 5
 """Significant digits of what is drawn: more than a screen shows, and half the size of the page."""
@@ -67,7 +67,7 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
         "measures": measures(groups),
         "partition": _partition(groups),
         "config": _config(groups),
-        "header": header(targets),
+        "header": header(targets, any(row.time_to for row in rows)),
         "csv": {"before": csv.before, "after": csv.after},
         "latex": {"before": latex.before, "after": latex.after},
         "groups": [
@@ -139,6 +139,7 @@ def _axes(group: Group) -> dict[str, list[float]]:
     sources: dict[str, tuple[str, Callable[[Record], float]]] = {
         "bytes": ("bytes_up", sent),
         "seconds": ("seconds", lambda record: float(record["seconds"])),
+        "simulated": ("simulated_seconds", lambda record: float(record["simulated_seconds"])),
     }
     axes = {}
     for axis, (needed, value) in sources.items():

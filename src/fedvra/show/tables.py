@@ -29,16 +29,23 @@ class Lines:
 
 def as_csv(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
     """Mean, deviation and number of runs in columns of their own; accuracies as fractions; empty where there is nothing."""
-    names = ["final_accuracy", "best_accuracy", *(f"rounds_to_{Goal.read(target)}" for target in targets), "seconds"]
+    reached = [f"rounds_to_{Goal.read(target)}" for target in targets]
+    reached += [f"simulated_seconds_to_{Goal.read(target)}" for target in targets if _timed(rows)]
+    names = ["final_accuracy", "best_accuracy", *reached, "seconds"]
     columns = [f"{name}_{part}" for name in names for part in ("mean", "std", "runs")]
     head = _csv_line(["algorithm", "finished", "diverged", "unfinished", *columns])
     return Lines(head, [_csv_line(_csv_cells(row)) for row in rows], "")
 
 
 def _csv_cells(row: Row) -> list[object]:
-    spreads = [row.final_accuracy, row.best_accuracy, *row.rounds_to.values(), row.seconds]
+    spreads = [row.final_accuracy, row.best_accuracy, *row.rounds_to.values(), *row.time_to.values(), row.seconds]
     figures = [figure for spread in spreads for figure in _figures(spread)]
     return [row.label, row.finished, row.diverged, row.unfinished, *figures]
+
+
+def _timed(rows: Sequence[Row]) -> bool:
+    """Whether a system told the time; runs of one table have the same."""
+    return any(row.time_to for row in rows)
 
 
 def _figures(spread: Spread | None) -> list[object]:
@@ -53,7 +60,7 @@ def _csv_line(cells: Iterable[object]) -> str:
 
 def as_latex(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
     """A tabular with the rules of booktabs."""
-    head = header(targets)
+    head = header(targets, _timed(rows))
     before = (
         "% \\usepackage{booktabs}\n"
         f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n\\toprule\n"

@@ -6,5 +6,5 @@
     tuning.py      successive halving over hyper-parameters
     stopping.py    what a signal does to a run
 
-Imports core, state, policies, samplers, data, algorithms, local, problems, engines, runs, show, callbacks.
+Imports core, clock, state, policies, samplers, data, algorithms, local, problems, engines, runs, show, callbacks.
 """

@@ -14,6 +14,7 @@ from fedvra.callbacks.base import Callback, Run
 from fedvra.callbacks.diagnostics import Diagnostics
 from fedvra.callbacks.following import Following
 from fedvra.callbacks.function import Function, as_callbacks
+from fedvra.clock.system import System
 from fedvra.core.cohort import Setting
 from fedvra.core.errors import require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
@@ -46,6 +47,7 @@ def simulate(
     keep: Literal["x0"] | None = None,
     drop: float = 0.0,
     refuse: Refusal | None = None,
+    system: System | None = None,
     eval_every: int = 1,
     workers: int | str = "auto",
     solver: SolverSettings | None = None,
@@ -79,6 +81,8 @@ def simulate(
         drop: probability that a reply is lost after the local work was done.
         refuse: which uploads are not counted, e.g. ``fv.MedianNorm(3)``; the records name them. Rounds are then computed one
             client at a time, and every upload of a round is held at once.
+        system: devices and networks, e.g. ``fv.System(step=0.1, up=1e6, deadline=30)``: every record then has a simulated time,
+            and replies after the deadline are not counted.
         eval_every: evaluate on the test data every so many rounds; 0 never.
         workers: processes on this machine; the result does not depend on it.
         state_dtype: keep the clients' duals in this dtype, e.g. ``torch.bfloat16`` for half the memory;
@@ -110,6 +114,7 @@ def simulate(
         drop_last=drop_last,
         solver=solver or SolverSettings(),
         refuse=refuse,
+        system=system,
         local=local,
     )
     watching: list[Callback] = [Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []

@@ -117,6 +117,7 @@ const AXES = {
   round: { label: "round", text: (value) => `round ${Math.round(value)}`, tick: (value) => String(value) },
   bytes: { label: "data sent, up and down", text: bytes, tick: bytes },
   seconds: { label: "time", text: seconds, tick: seconds },
+  simulated: { label: "simulated time", text: seconds, tick: seconds },
 };
 
 /** Where on the x-axis the points of a group's series lie. */

@@ -55,7 +55,7 @@ function refresh(focused) {
 function drawAxisChoice() {
   const possible = Object.keys(AXES).filter((axis) => axis === "round" || allGroups().some((group) => group.axes[axis]));
   if (!possible.includes(view.axis)) view.axis = "round";
-  const names = { round: "rounds", bytes: "data sent", seconds: "time" };
+  const names = { round: "rounds", bytes: "data sent", seconds: "time", simulated: "simulated time" };
   $("axis").replaceChildren(...possible.map((axis) => element("option", { value: axis, selected: axis === view.axis, text: names[axis] })));
 }
 
