@@ -40,8 +40,8 @@ class System(Value):
     deadline. A reply that comes later is not counted: the client's dual stays what it was, and lam = sum_i omega_i*lam_i holds.
 
     ``step``, ``up``, ``down`` and ``latency`` are numbers; or one per client (a trace of devices, gone through again where
-    there are more clients); or a table [R, N] over rounds, which begins again; or ``"lognormal:MEDIAN,SIGMA"``, ``"uniform:LOW,HIGH"`` or
-    ``"exponential:MEAN"``, drawn once for each client under the run's seed.
+    there are more clients); or a table [R, N] over rounds, which begins again; or ``"lognormal:MEDIAN,SIGMA"``,
+    ``"uniform:LOW,HIGH"`` or ``"exponential:MEAN"``, drawn once for each client under the run's seed.
 
     Args:
         step: seconds of a local step.
