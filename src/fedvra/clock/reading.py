@@ -42,7 +42,7 @@ def read_system(path: str | Path) -> dict[str, Any]:
     if isinstance(available, dict) and "trace" in available:
         content["available"] = _windows(available, file.parent)
     make_system(content)
-    return content
+    return dict(content)
 
 
 def make_system(content: Mapping[str, Any]) -> System:

@@ -133,7 +133,7 @@ def _drawn(text: str, which: int, cohort: Cohort) -> Floats:
     if kind == "lognormal":
         return numbers[0] * np.exp(numbers[1] * rng.normal(size=cohort.total))
     if kind == "uniform":
-        return rng.uniform(*numbers, size=cohort.total)
+        return rng.uniform(numbers[0], numbers[1], size=cohort.total)
     return rng.exponential(numbers[0], size=cohort.total)
 
 
