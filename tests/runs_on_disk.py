@@ -20,6 +20,8 @@ def store(
     status: str | None = "finished",
     diagnostics: Mapping[int, Mapping[str, float]] | None = None,
     vectors: tuple[int, int] = (1, 1),
+    losses: Sequence[float] | None = None,
+    message: str | None = None,
     **options: Any,
 ) -> Path:
     """A run of one round per accuracy, as ``fedvra run`` leaves it.
@@ -27,6 +29,7 @@ def store(
     Args:
         status: None leaves the summary out, as while a run is going on.
         diagnostics: by round.
+        losses: on the test data; by default they follow from the accuracies.
         vectors: of 1000 bytes, sent here and by the published protocol, up and as many down.
     """
     config = configure(OPTIONS, {"algorithm": "fedvra", **FEDVRA}, {"rounds": max(1, len(accuracies))}, options)
@@ -39,7 +42,7 @@ def store(
         record: dict[str, Any] = {
             "round": r,
             "test_accuracy": accuracy,
-            "test_loss": 2.0 * (1.01 - accuracy),
+            "test_loss": 2.0 * (1.01 - accuracy) if losses is None else losses[r - 1],
             "train_loss": 1.5 * (1.01 - accuracy),
             "seconds": 0.5,
             "seconds_training": 0.4,
@@ -55,7 +58,7 @@ def store(
         records.append(record)
     files.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
     if status is not None:
-        files.write_summary(RunSummary.of(config, records, status, None, None))  # type: ignore[arg-type]
+        files.write_summary(RunSummary.of(config, records, status, message, None))  # type: ignore[arg-type]
     return folder
 
 

@@ -39,8 +39,8 @@ from fedvra.reproduce.wanted import plan
 from fedvra.runs.algorithm_text import settings_of
 from fedvra.runs.config import configure
 from fedvra.runs.option_text import assignments
+from fedvra.runs.variants import parse_variants
 from fedvra.samplers import parse_sampler
-from fedvra.studies.comparing import parse_variants
 from fedvra.studies.tuning import settings_to_try
 from fedvra.tasks import TASKS
 

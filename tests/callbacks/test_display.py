@@ -11,7 +11,7 @@ from rich.console import Console
 from fedvra.callbacks.base import Run
 from fedvra.callbacks.display import LiveView, PlainView, Standing, View, make_view
 from fedvra.runs.files import Record, RunSummary
-from fedvra.show.display import clock, make_console, percent, table
+from fedvra.show.terminal import clock, make_console, percent, table
 
 
 def run(rounds: int) -> Run:

@@ -22,7 +22,8 @@ from fedvra.core.errors import UsageError
 from fedvra.data.sources import SOURCES
 from fedvra.runs.config import configure, read_config
 from fedvra.runs.files import RunFolder
-from fedvra.runs.options import OPTIONS
+from fedvra.runs.options import GROUPS, OPTIONS
+from fedvra.tasks import TASKS
 
 SMALL = ["--clients", "20", "--cohort", "5", "--rounds", "2", "--workers", "1", "--model", "linear"]
 
@@ -89,12 +90,63 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     assert "Usage:" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["run", "digitz"],
+        ["run", "digits", "--algorithm", "fedvrra"],
+        ["run", "digits", "--sampler", "unifrm"],
+        ["run", "digits", "--split", "dirichlett:0.1"],
+        ["run", "digits", "--set", "gama=1"],
+        ["compare", "digits", "--algorithms", "fedvra,fedavvg"],
+        ["tune", "digits", "--algorithm", "feddin", "--over", "alpha=1"],
+    ],
+    ids=" ".join,
+)
+def test_unknown_names_are_refused_before_torch_is_imported(args: list[str]) -> None:
+    code = f"import sys; from fedvra.cli import main\ntry: main({args!r})\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (2, "False")
+    assert "did you mean" in done.stderr
+
+
+def test_options_are_under_headings_and_a_task_shows_its_own_defaults() -> None:
+    plain, digits = ok("run", "--help").output, ok("run", "digits", "--help").output
+    for heading in (*GROUPS, "Options"):
+        assert f"\n{heading}:\n" in plain
+    assert all(f"--{name.replace('_', '-')}" in plain for name in OPTIONS if name != "task")
+    assert {name for names in GROUPS.values() for name in names} < set(OPTIONS)
+    assert "[default for digits: 0.05]" in " ".join(digits.split())
+    assert "default for" not in plain
+
+
+def test_tasks_are_listed() -> None:
+    found = {each["name"]: each for each in json.loads(ok("tasks", "--json").output)}
+    assert found["digits"]["defaults"]["lr"] == 0.05
+    assert "mnist-ssl" in ok("tasks").output
+    assert fedvra("tasks", "digitz").exit_code == 2
+
+
+def test_the_shell_is_told_names() -> None:
+    from click.shell_completion import ShellComplete
+
+    complete = ShellComplete(main, {}, "fedvra", "_FEDVRA_COMPLETE")
+
+    def offered(*args: str) -> list[str]:
+        return [item.value for item in complete.get_completions(list(args[:-1]), args[-1])]
+
+    assert offered("run", "dig") == [name for name in TASKS.names() if name.startswith("dig")]
+    assert offered("run", "digits", "--algorithm", "fedv") == ["fedvra", "fedvra-u"]
+    assert "--sampler" in offered("run", "--s")
+
+
 # -- run ----------------------------------------------------------------------------------------------------------------
 
 
 def test_run_writes_its_folder_and_says_where(tmp_path: Path) -> None:
     result = ok("run", "digits", *SMALL, "--out", tmp_path / "run")
     assert f"Written to {tmp_path / 'run'}" in " ".join(result.stdout.split())
+    assert f"Report: {tmp_path / 'run' / 'report.html'}" in " ".join(result.stdout.split())
     assert "FedVRA on digits  round 2/2  accuracy" in result.stdout
     assert RunFolder(tmp_path / "run").summary().status == "finished"
 
@@ -260,7 +312,10 @@ def test_as_a_program(tmp_path: Path) -> None:
     again = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert again.stdout == ""
-    assert again.stderr == "Error: the folder run is already in use: name another with --out, or remove it first.\n"
+    assert again.stderr == (
+        "Error: the folder run is already in use: name another with --out, or continue what is in it with "
+        "`fedvra resume run`.\n"
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")

@@ -17,7 +17,7 @@ from fedvra.reproduce.estimate import estimate
 from fedvra.reproduce.wanted import plan
 from fedvra.runs.cache import Cache, folder_name
 from fedvra.runs.files import RunFolder
-from fedvra.show.display import make_console
+from fedvra.show.terminal import make_console
 from fedvra.studies.execution import execute
 from tiny_recipe import TINY, changed, fedvra, without_child_processes, write_recipe
 

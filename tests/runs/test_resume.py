@@ -230,7 +230,7 @@ def test_a_comparison_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(comparing, "execute", interrupted)
     out = tmp_path / "out"
-    with pytest.raises(RunInterrupt, match=rf"interrupted; `fedvra resume {out}` goes on"):
+    with pytest.raises(RunInterrupt, match=rf"interrupted; `fedvra resume {out}` continues"):
         compare(algorithms, options, out=out)
     first = RunFolder(out / "fedavg" / "seed-0")
     done = first.summary_file.stat().st_ino

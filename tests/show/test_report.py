@@ -19,12 +19,14 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.image import imread
 
+from fedvra.algorithms import REGISTRY
 from fedvra.cli import main
 from fedvra.core.errors import UsageError
 from fedvra.show.content import content
 from fedvra.show.figures import write_figures
 from fedvra.show.gather import gather
 from fedvra.show.page import FILE, report_page, write_report
+from fedvra.show.style import ALGORITHMS, DARK_PAPER, LIGHT_PAPER, contrast, looks
 from fedvra.show.tables import as_csv, as_latex, latex
 from fedvra.studies.comparing import compare
 from runs_on_disk import comparison, store
@@ -132,12 +134,12 @@ def test_diagnostics_are_curves_at_the_rounds_that_have_them(said: dict[str, Any
 def test_rounds_and_bytes_to_a_target(said: dict[str, Any]) -> None:
     fedvra, scaffold, fedavg = (group(said, label) for label in ("FedVRA", "SCAFFOLD", "FedAvg"))
     assert fedvra["rounds_to"]["90"]["mean"] == 3.5
-    assert scaffold["rounds_to"]["90"] == {"mean": 4, "std": 0, "runs": 1}
-    assert fedavg["rounds_to"]["90"] is None
+    assert scaffold["rounds_to"]["90"] == {"mean": 4, "std": 0, "runs": 1, "complete": False, "text": ">4 (1 of 2)"}
+    assert fedavg["rounds_to"]["90"]["text"] == ">4"
     assert scaffold["bytes_to"]["here"]["90"]["mean"] == 4 * 2 * 1000
     assert scaffold["bytes_to"]["original"]["90"]["mean"] == 4 * 2 * 2000
     assert scaffold["published"] == {"up": 2, "down": 2}
-    assert fedavg["bytes_to"]["here"]["90"] is None
+    assert (fedavg["bytes_to"]["here"]["90"]["runs"], fedavg["bytes_to"]["here"]["90"]["complete"]) == (0, False)
 
 
 def test_what_curves_can_be_drawn_over(said: dict[str, Any]) -> None:
@@ -154,6 +156,27 @@ def test_the_configuration_says_what_differs(said: dict[str, Any]) -> None:
     assert not {"seed"} & {*differ, *(each["name"] for each in said["config"]["same"])}
 
 
+def test_why_a_run_ended_and_what_it_is_drawn_in_are_on_the_page(tmp_path: Path) -> None:
+    store(tmp_path / "1", [0.5, 0.1], status="diverged", message="x0 is not finite: try a smaller --lr.")
+    store(tmp_path / "2", [0.5, 0.6], algorithm="fedavg")
+    (experiment,) = content(gather([tmp_path]), tmp_path)["experiments"]
+    diverged, finished = experiment["groups"]
+    assert diverged["messages"] == [{"seed": 0, "status": "diverged", "text": "x0 is not finite: try a smaller --lr."}]
+    assert (diverged["whole"], diverged["wins"], finished["whole"], finished["wins"]) == (False, False, True, True)
+    assert finished["look"]["light"] == looks(["fedavg"])[0].light
+
+
+def test_every_algorithm_has_a_colour_and_a_dash_of_its_own() -> None:
+    names = REGISTRY.names()
+    shipped = [name for name in names if REGISTRY.get(name).__module__.startswith("fedvra.")]
+    assert set(ALGORITHMS) == set(shipped)
+    made = looks(shipped)
+    assert len({look.light for look in made}) == len({look.dash for look in made}) == len(shipped)
+    for look in [*made, *looks(["fedvra"] * 8), *looks(["strange", "stranger"])]:
+        assert contrast(look.light, LIGHT_PAPER) >= 3
+        assert contrast(look.dark, DARK_PAPER) >= 3
+
+
 # -- tables to copy -----------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +187,8 @@ def test_csv_holds_the_figures(runs: Path) -> None:
     assert float(read["FedVRA"]["final_accuracy_mean"]) == pytest.approx(0.94)
     assert float(read["FedVRA"]["final_accuracy_std"]) == pytest.approx(statistics.stdev([0.95, 0.93]))
     assert read["SCAFFOLD"]["rounds_to_90_runs"] == "1"
-    assert read["FedAvg"]["rounds_to_90_mean"] == ""
+    assert (read["FedAvg"]["rounds_to_90_mean"], read["FedAvg"]["rounds_to_90_at_least"]) == ("", "4")
+    assert (read["SCAFFOLD"]["rounds_to_90_mean"], read["SCAFFOLD"]["rounds_to_90_at_least"]) == ("", "4")
     assert read["FedAvg"]["finished"] == "1"
 
 
@@ -176,8 +200,8 @@ def test_latex_is_a_table(runs: Path) -> None:
         "FedVRA & $94.00 \\pm 1.41$ & $94.00 \\pm 1.41$ & $2.0 \\pm 0.0$ & $3.5 \\pm 0.7$ & $2.0 \\pm 0.0$ \\\\\n"
         in text
     )
-    assert "SCAFFOLD & $85.50 \\pm 7.78$ & $85.50 \\pm 7.78$ & $3.0 \\pm 0.0$ & 4 (1 of 2)" in text
-    assert "FedAvg & 55.00 & 55.00 & 4 & -- & 2.0 \\\\\n" in text
+    assert "SCAFFOLD & $85.50 \\pm 7.78$ & $85.50 \\pm 7.78$ & $3.0 \\pm 0.0$ & $>4$ (1 of 2)" in text
+    assert "FedAvg & 55.00 & 55.00 & 4 & $>4$ & 2.0 \\\\\n" in text
     columns = re.search(r"\\begin\{tabular\}\{(\w+)\}", text)
     assert columns is not None
     body = [line for line in text.splitlines() if line.endswith("\\\\")]

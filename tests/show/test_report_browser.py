@@ -182,7 +182,8 @@ def test_targets_can_be_chosen(opened: Opened) -> None:
     page = opened.page
     page.get_by_role("radio", name="90%").click()
     bars = page.locator("#rounds-bars .bar").all_inner_texts()
-    assert [bar.split("\n")[-1] for bar in bars] == ["not in 4 rounds", "3.5 ± 0.7", "1 of 2 runs"]
+    assert [bar.split("\n")[1] for bar in bars] == ["not in 4 rounds", "3.5 ± 0.7", ">4"]
+    assert "1 of 2 runs got there" in bars[2]
     sent = page.locator("#bytes-bars .bar").all_inner_texts()
     assert "8 kB" in sent[2]
     assert "published: 16 kB, with 2 vectors up and 2 down" in sent[2]
@@ -242,6 +243,67 @@ def test_nothing_sticks_out_sideways(browser: Any, runs: Path, tmp_path: Path, v
             "all => all.map(each => each.getBoundingClientRect().right)"
         )
         assert all(right <= viewport["width"] for right in widths)
+    opened.plain()
+    opened.context.close()
+
+
+def ticks(opened: Opened, chart: int) -> list[str]:
+    """What the ticks of the y-axis of a plot say."""
+    return list(opened.page.evaluate(f"fedvraCharts[{chart}].ticks()"))
+
+
+def test_a_run_that_rises_at_once_and_collapses_is_seen(browser: Any, tmp_path: Path) -> None:
+    store(tmp_path / "runs" / "1", [0.95, 0.951, *[0.1] * 38])
+    store(tmp_path / "runs" / "2", [0.9497, 0.9502, *[0.12] * 38], algorithm="fedavg")
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    low, high = opened.page.evaluate("[fedvraCharts[0].u.scales.y.min, fedvraCharts[0].u.scales.y.max]")
+    assert low < 10.5
+    assert high > 95
+    shown = ticks(opened, 0)
+    assert len(shown) == len(set(shown)) >= 3, "ticks that say the same"
+    opened.plain()
+    opened.context.close()
+
+
+def test_one_that_diverged_neither_stretches_an_axis_nor_wins(browser: Any, tmp_path: Path) -> None:
+    wild = [2.0, 1e9, 1e31]
+    store(
+        tmp_path / "runs" / "1", [0.3, 0.2, 0.1], status="diverged", losses=wild, message="x0 is not finite, so: stop."
+    )
+    store(tmp_path / "runs" / "2", [0.3, 0.5, 0.6], algorithm="fedavg")
+    store(tmp_path / "runs" / "3", [0.3, 0.5, 0.7], algorithm="fedprox")
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    assert opened.page.evaluate("fedvraCharts[1].u.scales.y.max") < 3
+    assert "FedVRA" not in opened.page.locator("#headlines").inner_text()
+    assert "x0 is not finite, so: stop." in opened.page.locator("#messages").inner_text()
+    assert opened.page.locator("#results tr", has_text="FedVRA").locator(".best").count() == 0
+    opened.plain()
+    opened.context.close()
+
+
+def test_bands_say_nothing_that_cannot_be(browser: Any, tmp_path: Path) -> None:
+    for seed, accuracies in enumerate(([0.2, 0.999], [0.1, 0.7], [0.3, 1.0])):
+        store(tmp_path / "runs" / str(seed), accuracies, seed=seed, losses=[2.0, [0.001, 3.0, 0.001][seed]])
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    for chart, ceiling in ((0, 100), (1, 1e9)):
+        values = opened.page.evaluate(f"fedvraCharts[{chart}].u.data.slice(1).flat()")
+        assert 0 <= min(values) <= max(values) <= ceiling
+    opened.plain()
+    opened.context.close()
+
+
+def test_equal_means_are_marked_alike_and_bounds_never(browser: Any, tmp_path: Path) -> None:
+    for seed, slow in enumerate(([0.2, 0.92, 0.93, 0.93], [0.2, 0.3, 0.92, 0.92])):
+        store(tmp_path / "runs" / f"a{seed}", slow, seed=seed)
+        store(tmp_path / "runs" / f"b{seed}", slow, seed=seed, algorithm="fedavg")
+        store(
+            tmp_path / "runs" / f"c{seed}", [0.91, 0.2, 0.2, 0.2] if seed else [0.2] * 4, seed=seed, algorithm="fedprox"
+        )
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    rows = {row.split()[0]: row for row in opened.page.locator("#results tbody tr").all_inner_texts()}
+    assert ">2.5 (1 of 2)" in rows["FedProx"]
+    marked = opened.page.locator("#results tbody tr", has=opened.page.locator("td.best"))
+    assert {text.split()[0] for text in marked.all_inner_texts()} == {"FedVRA", "FedAvg"}
     opened.plain()
     opened.context.close()
 

@@ -15,9 +15,12 @@ from rich.console import Console
 from fedvra.core.errors import UsageError
 from fedvra.runs.config import configure
 from fedvra.runs.files import RunFolder, RunSummary
-from fedvra.show.comparison import Comparison, Row, Run, Spread
-from fedvra.show.plots import COLOURS, Curve, draw_curves
-from fedvra.studies.comparing import Variant, compare, parse_variants
+from fedvra.runs.variants import Variant, parse_variants
+from fedvra.show.comparison import Comparison, Row, Run
+from fedvra.show.plots import Curve, draw_curves
+from fedvra.show.spreads import Reached, Spread
+from fedvra.show.style import looks
+from fedvra.studies.comparing import compare
 
 SMALL = {"task": "digits", "rounds": 4, "clients": 20, "cohort": 5, "epochs": 1, "workers": 1, "model": "linear"}
 
@@ -36,6 +39,19 @@ def test_variants_with_their_own_settings() -> None:
         Variant("fedvra", {"gamma": "0.1", "a": "5", "d": "1/p"}),
         Variant("fedvra"),
     ]
+
+
+def test_names_of_ones_own() -> None:
+    strong, plain = parse_variants("fedvra:gamma=0.1,a=10 as very strong,fedavg as baseline/1")
+    assert (strong.algorithm, strong.given) == ("fedvra", {"gamma": "0.1", "a": "10"})
+    assert (strong.label, strong.slug, plain.label, plain.slug) == (
+        "very strong",
+        "very-strong",
+        "baseline/1",
+        "baseline-1",
+    )
+    with pytest.raises(UsageError, match="would be called 'x'"):
+        parse_variants("fedvra as x,fedavg as x")
 
 
 def test_labels_and_folders() -> None:
@@ -92,7 +108,7 @@ def test_means_and_deviations_are_those_of_the_runs(comparison: Comparison) -> N
     assert row.final_accuracy is not None
     assert row.final_accuracy.mean == pytest.approx(np.mean(final))  # type: ignore[arg-type]
     assert row.final_accuracy.std == pytest.approx(np.std(final, ddof=1))  # type: ignore[arg-type]
-    assert row.rounds_to["100"] is None
+    assert row.rounds_to["100"] == Reached(12, 0, 0, 2), "a bound: nobody got there in 12 rounds"
 
 
 def test_seeds_share_their_cohorts(comparison: Comparison) -> None:
@@ -120,7 +136,8 @@ def test_the_picture_shows_every_algorithm(comparison: Comparison) -> None:
     first = comparison.curves()[0]
     assert list(first.rounds) == list(range(1, 13))
     assert all(low <= mean <= high for low, mean, high in zip(first.low, first.mean, first.high, strict=True))
-    assert colours_in(comparison.picture_file) >= set(COLOURS[:3])
+    drawn = looks([curve.algorithm for curve in comparison.curves()])
+    assert colours_in(comparison.picture_file) >= {look.light for look in drawn}
 
 
 def test_nothing_is_written_where_one_of_them_cannot_run(tmp_path: Path) -> None:
@@ -153,7 +170,7 @@ def run(label: str, seed: int, status: str = "finished", final: float | None = 0
         "seed": seed,
         "status": status,
         "message": None,
-        "rounds": 2,
+        "rounds": 50,
         "final_accuracy": final,
         "best_accuracy": final,
         "rounds_to": {"90": reached},
@@ -182,12 +199,12 @@ def test_row_of_three_seeds() -> None:
         run("A", 1, final=0.92, reached=14),
         run("A", 2, final=0.94, reached=None),
     ]
-    assert Row.of(runs, [90]).cells() == ["A", "92.00 ± 2.00", "92.00 ± 2.00", "12.0 ± 2.8 (2 of 3)", "3.0 ± 1.0"]
+    assert Row.of(runs, [90]).cells() == ["A", "92.00 ± 2.00", "92.00 ± 2.00", ">24.7 (2 of 3)", "3.0 ± 1.0"]
 
 
 def test_row_of_one_seed() -> None:
     assert Row.of([run("A", 0)], [90]).cells() == ["A", "90.00", "90.00", "5", "2.0"]
-    assert Row.of([run("A", 0, reached=None)], [90]).cells()[3] == "-"
+    assert Row.of([run("A", 0, reached=None)], [90]).cells()[3] == ">50"
     assert Row.of([run("A", 0, final=None, reached=None)], [90]).cells()[1] == "-"
 
 
@@ -215,7 +232,7 @@ def test_runs_without_test_data_have_no_curve(tmp_path: Path) -> None:
 
 def colours_in(path: Path) -> set[str]:
     pixels = (imread(path)[..., :3] * 255).round().astype(int).reshape(-1, 3)
-    return {"#{:02X}{:02X}{:02X}".format(*colour) for colour in np.unique(pixels, axis=0)}
+    return {"#{:02x}{:02x}{:02x}".format(*colour) for colour in np.unique(pixels, axis=0)}
 
 
 def test_every_curve_is_drawn_in_its_colour(tmp_path: Path) -> None:
@@ -224,9 +241,9 @@ def test_every_curve_is_drawn_in_its_colour(tmp_path: Path) -> None:
         for k in range(6)
     ]
     draw_curves(curves, tmp_path / "curves.png", "title", "subtitle", targets=[50, 90])
-    assert colours_in(tmp_path / "curves.png") >= set(COLOURS[:6])
+    assert colours_in(tmp_path / "curves.png") >= {look.light for look in looks([curve.label for curve in curves])}
 
 
 def test_a_single_point_shows(tmp_path: Path) -> None:
     draw_curves([Curve("A", [1], [0.5], [0.5], [0.5])], tmp_path / "curves.png", "title", "")
-    assert COLOURS[0] in colours_in(tmp_path / "curves.png")
+    assert looks(["A"])[0].light in colours_in(tmp_path / "curves.png")

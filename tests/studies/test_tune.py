@@ -116,7 +116,7 @@ def test_a_search_goes_on_to_the_same_result(stop_at: int, tmp_path: Path, monke
     for verb in ("execute", "resume"):
         monkeypatch.setattr(compare, verb, interrupted(getattr(compare, verb)))
     out = tmp_path / "out"
-    with pytest.raises(RunInterrupt, match=f"`fedvra resume {out}` goes on"):
+    with pytest.raises(RunInterrupt, match=f"`fedvra resume {out}` continues"):
         tune(over, OPTIONS, out=out)
     again = resume_tuning(out)
     assert {**again.to_dict(), "folder": ""} == {**whole.to_dict(), "folder": ""}

@@ -9,11 +9,11 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
+from fedvra.core.coefficients import Coefficients
 from fedvra.core.cohort import Cohort, Floats, Setting, resolve
 from fedvra.core.errors import UsageError, require
 from fedvra.core.objects import Value
 from fedvra.core.registry import Registry
-from fedvra.core.rule import Coefficients
 
 Everyone = Callable[[], Cohort]
 """All N clients as they would be this round. Costs O(N), so it is asked for only where gamma differs between clients."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedvra.algorithms.base import Algorithm, Everyone, beta, positive, register, relative_penalty
+from fedvra.core.coefficients import Coefficients
 from fedvra.core.cohort import Cohort, Setting, resolve
-from fedvra.core.rule import Coefficients
 
 
 @register

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedvra.algorithms.base import Algorithm, Everyone, ones, register, zeros
+from fedvra.core.coefficients import Coefficients, over_cohort, unscaled
 from fedvra.core.cohort import Cohort
 from fedvra.core.errors import require
-from fedvra.core.rule import Coefficients, over_cohort, unscaled
 
 Averaging = Literal["cohort", "unbiased"]
 

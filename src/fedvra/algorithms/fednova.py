@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedvra.algorithms.base import Algorithm, Everyone, register, zeros
+from fedvra.core.coefficients import Coefficients, effective_steps
 from fedvra.core.cohort import Cohort
-from fedvra.core.rule import Coefficients, effective_steps
 
 
 @register

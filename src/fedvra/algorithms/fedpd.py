@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedvra.algorithms.base import Algorithm, Everyone, ones, positive, register
+from fedvra.core.coefficients import Coefficients
 from fedvra.core.cohort import Cohort
 from fedvra.core.errors import require
-from fedvra.core.rule import Coefficients
 from fedvra.core.streams import Purpose, stream
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from fedvra.algorithms.base import Algorithm, Everyone, non_negative, register
 from fedvra.algorithms.fedavg import Averaging, averaging_coefficients, check_averaging
+from fedvra.core.coefficients import Coefficients
 from fedvra.core.cohort import Cohort, Setting, resolve
-from fedvra.core.rule import Coefficients
 
 
 @register

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedvra.algorithms.base import Algorithm, Everyone, beta, non_negative, ones, register, relative_penalty
 from fedvra.core.adaptive import Adaptive, Seen
+from fedvra.core.coefficients import Coefficients, discounted_steps
 from fedvra.core.cohort import Cohort, Floats, Setting, resolve
 from fedvra.core.errors import require
-from fedvra.core.rule import Coefficients, discounted_steps
 from fedvra.policies import Auto, Pace, Remark1, auto, inverse_p
 from fedvra.policies.pace import carry, mean_carry, mean_p, mean_rate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from rich.console import Console, Group
@@ -17,8 +17,11 @@ from rich.text import Text
 from fedvra.callbacks.base import Callback, Run
 from fedvra.core.goals import Goal, goals
 from fedvra.local.protocol import DIRECT, StepPath
-from fedvra.runs.files import Record
-from fedvra.show.display import clock, outcome, percent
+from fedvra.runs.files import Record, RunSummary
+from fedvra.runs.options import RunConfig
+from fedvra.show.comparison import rows_table
+from fedvra.show.study import Study
+from fedvra.show.terminal import clock, outcome, percent, say
 
 RECENT = 20
 """Rounds over which speed is averaged."""
@@ -32,6 +35,8 @@ DIAGNOSTICS = {
     "momentum": "momentum",
 }
 """What diagnostics are called on a line."""
+TAKEN = 12
+"""Lines of a terminal that are not for the table of finished runs."""
 REDRAW = 0.1
 """Seconds between two drawings of the live display; more often costs time that clients could use."""
 
@@ -39,8 +44,10 @@ REDRAW = 0.1
 class Standing:
     """How a run stands, worked out from its records."""
 
-    def __init__(self, label: str, rounds: int, targets: Iterable[Any] = (), past: Iterable[Record] = ()) -> None:
-        self.label, self.rounds, self.goals = label, rounds, goals(targets)
+    def __init__(
+        self, label: str, rounds: int, targets: Iterable[Any] = (), past: Iterable[Record] = (), seed: int = 0
+    ) -> None:
+        self.label, self.rounds, self.goals, self.seed = label, rounds, goals(targets), seed
         self.round = 0
         self.accuracy: float | None = None
         self.best: float | None = None
@@ -112,16 +119,29 @@ class Standing:
 
 
 class View(Callback):
-    """Shows one run after another. One that was resumed begins with its earlier records."""
+    """Shows one run after another. One that was resumed begins with its earlier records.
+
+    Several runs are announced by ``study``; one of them that had ended earlier is ``passed``.
+    """
 
     afterwards: ClassVar[bool] = True
-    _forgets: ClassVar[tuple[str, ...]] = ("standing", "live", "drawn", "every", "told")
+    _forgets: ClassVar[tuple[str, ...]] = ("standing", "live", "drawn", "every", "told", "several")
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self.several = Study([])
+
+    def study(self, plan: Sequence[tuple[str, RunConfig]], later: int = 0) -> None:
+        """These runs follow, by label, and after them ``later`` rounds of runs that are not known yet."""
+        self.several = Study(plan, later, ended=self.several.ended)
+
+    def passed(self, label: str, summary: RunSummary) -> None:
+        self.several.begin()
+        self.several.end(label, summary)
 
     def on_start(self, run: Run) -> None:
-        self.standing = Standing(run.title, run.rounds, run.targets, run.records)
+        self.standing = Standing(run.title, run.rounds, run.targets, run.records, run.seed)
+        self.several.begin()
         self.begin()
 
     @abstractmethod
@@ -131,14 +151,26 @@ class View(Callback):
     def on_end(self, run: Run) -> None:
         self.close()
         if run.summary is not None and run.status in ("finished", "diverged"):
-            self.console.print(outcome(self.standing.label, run.summary), soft_wrap=True)
+            self.several.end(self.standing.label, run.summary)
+            say(self.console, self._last_word(run.summary))
+
+    def _last_word(self, summary: RunSummary) -> str:
+        said, several = outcome(self.standing.label, summary), self.several
+        if len(several.plan) < 2:
+            return said
+        left = several.time_left(self.standing.label, self.standing.seconds_per_round())
+        rest = f"; {clock(left)} left for the rest" if several.begun < len(several.plan) else ""
+        return f"{several.begun:>{len(str(len(several.plan)))}}/{len(several.plan)}  {said.rstrip('.')}{rest}"
 
     def close(self) -> None:
         """Before the last word."""
 
 
 class LiveView(View):
-    """A bar, the figures and the targets, redrawn in place; one line stays when the run has ended."""
+    """A bar, the figures and the targets, redrawn in place; one line stays when the run has ended.
+
+    Of several runs, a table of those that have ended grows above the bar.
+    """
 
     def begin(self) -> None:
         # No refreshing thread: worker processes are forked, and must not inherit a lock that a thread was holding.
@@ -156,19 +188,26 @@ class LiveView(View):
         self.live.stop()
 
     def _picture(self) -> Group:
-        standing = self.standing
+        standing, several = self.standing, self.several
+        shown: list[Any] = []
+        if several.ended and several.plan:
+            rows = several.rows(max(3, self.console.height - TAKEN))
+            shown.append(rows_table(rows, several.plan[0][1].targets))
+        who, rounds = f"{standing.label}, seed {standing.seed}", f"round {standing.round}/{standing.rounds}"
+        room = self.console.width - len(who) - len(rounds) - 4
+        bar = ProgressBar(total=max(1, standing.rounds), completed=standing.round, width=min(40, room))
         head = Table.grid(padding=(0, 2))
-        head.add_row(
-            Text(standing.label, style="bold"),
-            ProgressBar(total=max(1, standing.rounds), completed=standing.round, width=40),
-            f"round {standing.round}/{standing.rounds}",
-        )
+        head.add_row(Text(who, style="bold"), *([bar] if room >= 8 else []), rounds)
+        shown.append(head)
+        if len(several.plan) > 1:
+            left = standing.time_left() + several.time_left(standing.label, standing.seconds_per_round())
+            shown.append(Text(f"{several.place()}  {clock(left)} left for all of them"))
         lines = [Text(standing.figures()), Text(standing.targets(), style="dim")]
         if standing.steps_taken():
             lines.append(Text(standing.steps_taken(), style="dim"))
         if standing.diagnosed is not None:
             lines.append(Text(standing.diagnostics(), style="dim"))
-        return Group(head, *lines)
+        return Group(*shown, *lines)
 
 
 class PlainView(View):

@@ -2,14 +2,17 @@
 
 Nothing here or in those modules imports torch, numpy or matplotlib before a verb is run, so ``--help`` answers at once.
 
-Imports core, state, data, algorithms, local, engines, theory, tasks, runs, show, callbacks, studies, flower, reproduce, bench.
+Imports core, state, samplers, data, algorithms, local, engines, theory, tasks, runs, show, callbacks, studies, flower,
+reproduce, bench.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -28,6 +31,7 @@ VERBS = (
     "report",
     "reproduce",
     "check",
+    "tasks",
     "algorithms",
     "data",
     "bench",
@@ -96,7 +100,11 @@ def _warn(
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    click.echo(f"Error: {message}", err=True)
+    said = f"Error: {message}"
+    if sys.stderr.isatty():  # a terminal would break the line inside a word
+        width = shutil.get_terminal_size().columns
+        said = textwrap.fill(said, max(20, width), break_long_words=False, break_on_hyphens=False)
+    click.echo(said, err=True)
     sys.exit(code)
 
 
@@ -115,7 +123,7 @@ def main(ctx: click.Context) -> None:
     fedvra run mnist --algorithm fedvra          one run
     fedvra compare mnist --seeds 0-2             several, with mean and spread
     fedvra tune mnist --over lr=0.01,0.03,0.1    the best of some settings
-    fedvra resume runs/mnist-fedvra-seed0        go on after Ctrl-C or a crash
+    fedvra resume runs/mnist-fedvra-seed0        continue after Ctrl-C or a crash
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -1,18 +1,94 @@
-"""Options shared by verbs. Those of a run follow the fields of ``RunConfig``, which says all there is to say of them."""
+"""Options shared by verbs. Those of a run follow the fields of ``RunConfig``, which says all there is to say of them.
+
+Nothing here imports torch: what a run refuses by its name alone is refused at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from fedvra.core.errors import UsageError
-from fedvra.runs.config import read_config
-from fedvra.runs.options import OPTIONS
+from fedvra.runs.config import configure, read_config
+from fedvra.runs.options import GROUPS, OPTIONS
+
+if TYPE_CHECKING:
+    from fedvra.runs.options import RunConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
+OUTPUT = ("out", "config_file", "as_json")
+GROUP_OF = {name: group for group, names in GROUPS.items() for name in names} | dict.fromkeys(OUTPUT, "Output")
+
+
+class Grouped(click.Command):
+    """A command whose help has its options under headings; with a task on the line, it shows that task's own defaults."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [each for each in args if not each.startswith("-")] if {"--help", "-h"} & set(args) else []
+        known = _tasks() if words else []  # else nothing is imported for a page of help
+        ctx.meta["task"] = next((each for each in words if each in known), None)
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        task = ctx.meta.get("task")
+        defaults: Mapping[str, Any] = {}
+        if task:
+            from fedvra.tasks import TASKS
+
+            defaults = TASKS.get(task).defaults
+        sections: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            name, text = parameter.name or "", record[1]
+            if name in defaults:
+                text = f"{text.partition(' [default: ')[0]} [default for {task}: {_shown(defaults[name])}]"
+            sections[GROUP_OF.get(name, "Options")].append((record[0], text))
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def _completed(names: Callable[[], list[str]]) -> Callable[..., list[CompletionItem]]:
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
+def _tasks() -> list[str]:
+    from fedvra.tasks import TASKS
+
+    return TASKS.names()
+
+
+def _algorithms() -> list[str]:
+    from fedvra.algorithms import REGISTRY
+
+    return REGISTRY.names()
+
+
+def _samplers() -> list[str]:
+    from fedvra.samplers import SAMPLERS
+
+    return SAMPLERS.names()
+
+
+def _partitions() -> list[str]:
+    from fedvra.data.partitions import PARTITIONS
+
+    return PARTITIONS.names()
+
+
+COMPLETED = {"algorithm": _algorithms, "sampler": _samplers, "split": _partitions}
+"""What the shell offers after an option."""
+task_argument = click.argument("task", required=False, shell_complete=_completed(_tasks))
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 config_option = click.option(
@@ -40,6 +116,7 @@ def run_options(*left_out: str) -> Callable[[F], F]:
                 metavar=about["metavar"] or None,
                 multiple=several,
                 help=f"{about['help']}{' May be repeated.' if several else shown}",
+                shell_complete=_completed(COMPLETED[name]) if name in COMPLETED else None,
             )(command)
         return command
 
@@ -50,6 +127,17 @@ def layers(task: str | None, config_file: str | None, options: dict[str, Any]) -
     """What the config file says and what the command line says, for :func:`fedvra.runs.config.configure`."""
     said = {name: value for name, value in {"task": task, **options}.items() if value not in (None, ())}
     return [read_config(config_file) if config_file else {}, said]
+
+
+def configured(*asked: dict[str, Any]) -> RunConfig:
+    """What was asked for, refused at once where a name in it is not known: nothing heavy is imported for that."""
+    from fedvra.data.partitions import parse_partition
+    from fedvra.samplers import parse_sampler
+
+    config = configure(*asked)
+    parse_sampler(config.sampler, config.cohort)
+    parse_partition(config.split)
+    return config
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -22,7 +22,7 @@ def command(markdown: bool, as_json: bool) -> None:
       fedvra algorithms
       fedvra algorithms --json
     """
-    from fedvra.show.display import make_console, table
+    from fedvra.show.terminal import Column, make_console, table
 
     found = _algorithms()
     if as_json:
@@ -41,7 +41,14 @@ def command(markdown: bool, as_json: bool) -> None:
         ]
         for each in found
     ]
-    make_console().print(table(["name", "label", "parameters", "what it does", "reference"], rows, wrap=(3, 4)))
+    columns = [
+        Column("name"),
+        Column("label", drop=2),
+        Column("parameters"),
+        Column("what it does", wrap=24),
+        Column("reference", wrap=24, drop=1),
+    ]
+    make_console().print(table(columns, rows))
 
 
 def _algorithms() -> list[dict[str, Any]]:
@@ -66,7 +73,7 @@ def _algorithms() -> list[dict[str, Any]]:
 
 def as_markdown(found: list[dict[str, Any]]) -> str:
     """The same as a table of Markdown, a line per algorithm."""
-    from fedvra.show.display import markdown
+    from fedvra.show.terminal import markdown
 
     header = ["name", "Python", "hyper-parameters", "what it does", "every client", "exact", "up/down"]
     rows = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedvra.cli._options import json_option, run_options
+from fedvra.cli._options import Grouped, configured, json_option, run_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedvra.theory.coverage import Coverage
 
 
-@click.command(short_help="Is a run covered by the paper's theorems, and what would be?")
+@click.command(cls=Grouped, short_help="Is a run covered by the paper's theorems, and what would be?")
 @click.argument("target", metavar="CONFIG|DIR|TASK")
 @click.option("--look-at", metavar="N", default="20", show_default=True, help="Clients to look at, at most.")
 @click.option(
@@ -41,16 +41,18 @@ def command(target: str, look_at: str, samples: str, as_json: bool, **options: A
       fedvra check runs/mnist-fedvra --json
     """
     from fedvra.runs import option_text
-    from fedvra.runs.config import build, configure
-    from fedvra.runs.files import finite
-    from fedvra.show.display import make_console
-    from fedvra.theory.check import examine
 
     clients = option_text.whole(1)("look-at", look_at)
     few = option_text.or_word("full", option_text.whole(1), stands_for=None)("samples", samples)
     layers, folder = _target(target)
     said = {name: value for name, value in options.items() if value not in (None, ())}
-    config = configure(layers, said)
+    config = configured(layers, said)
+
+    from fedvra.runs.config import build
+    from fedvra.runs.files import finite
+    from fedvra.show.terminal import make_console
+    from fedvra.theory.check import examine
+
     restore = None if folder is None else partial(_restored, folder)
     coverage = examine(build(config), config.rounds, clients, few, restore)
     if as_json:
@@ -62,10 +64,11 @@ def command(target: str, look_at: str, samples: str, as_json: bool, **options: A
 def _target(target: str) -> tuple[dict[str, Any], Path | None]:
     """The options that are meant, and the run's folder where it is one."""
     from fedvra.runs.config import read_config
-    from fedvra.runs.files import RunFolder
 
     path = Path(target)
     if path.is_dir():
+        from fedvra.runs.files import RunFolder
+
         return RunFolder(path).config().to_dict(), path
     if path.is_file() or path.suffix in (".yaml", ".yml"):
         return read_config(path), None
@@ -82,7 +85,7 @@ def _restored(folder: Path, federation: Any) -> int:
 
 def present(coverage: Coverage, task: str, console: Console) -> None:
     """For people: what was measured, the conditions, the promise, the proposal, and what to make of the figures."""
-    from fedvra.show.display import table
+    from fedvra.show.terminal import Column, say, table
     from fedvra.theory.coverage import quantiles
 
     settings, estimates = coverage.settings, coverage.estimates
@@ -95,7 +98,8 @@ def present(coverage: Coverage, task: str, console: Console) -> None:
         "||grad f_i(x0)||^2 at the start": coverage.start.xi,
     }
     rows = [[name, *map(_short, quantiles(values).values())] for name, values in measured.items()]
-    console.print(table(["measured, per client", "min", "median", "max"], rows))
+    numbers = [Column(name, number=True) for name in ("min", "median", "max")]
+    console.print(table([Column("measured, per client", wrap=20), *numbers], rows))
     if coverage.conditions:
         rows = [
             [
@@ -107,22 +111,28 @@ def present(coverage: Coverage, task: str, console: Console) -> None:
             ]
             for condition in coverage.conditions
         ]
-        heading = ["", f"condition of Theorem {coverage.theorem}", "", "left side", "right side"]
-        console.print(table(heading, rows))
-        console.print("Sides are min / median / max over the clients looked at.\n")
+        columns = [
+            Column("", wrap=9),
+            Column(f"condition of Theorem {coverage.theorem}", wrap=14),
+            Column("formula", wrap=14),
+            Column("left side", wrap=10),
+            Column("right side", wrap=10),
+        ]
+        console.print(table(columns, rows))
+        say(console, "Sides are min / median / max over the clients looked at.\n")
     verdict = "is covered" if coverage.covered else "is not covered"
-    console.print(f"{coverage.label} on {task} {verdict} by Theorem {coverage.theorem}.")
+    say(console, f"{coverage.label} on {task} {verdict} by Theorem {coverage.theorem}.")
     for reason in coverage.reasons:
-        console.print(f"- {reason}", soft_wrap=True)
+        say(console, f"- {reason}")
     if coverage.covered and coverage.setting is not None:
-        console.print("\n".join(_promised(coverage, coverage.setting)), soft_wrap=True)
+        say(console, "\n".join(_promised(coverage, coverage.setting)))
     elif coverage.proposal is not None:
-        console.print("\n".join(["", *_proposed(coverage, coverage.proposal)]), soft_wrap=True)
+        say(console, "\n".join(["", *_proposed(coverage, coverage.proposal)]))
     else:
-        console.print("\nWith the same problem, sampling and local work no stepsizes would be covered.", soft_wrap=True)
-    console.print("\nOn these figures:")
+        say(console, "\nWith the same problem, sampling and local work no stepsizes would be covered.")
+    say(console, "\nOn these figures:")
     for note in coverage.notes:
-        console.print(f"- {note}", soft_wrap=True)
+        say(console, f"- {note}")
 
 
 def _proposed(coverage: Coverage, proposal: Any) -> list[str]:
@@ -130,7 +140,7 @@ def _proposed(coverage: Coverage, proposal: Any) -> list[str]:
     factor = found.pop("lr_y_factor", None)
     shown = ", ".join(f"{name} = {_setting(value)}" for name, value in found.items())
     how = "FedVRA, by appendix B," if coverage.theorem == 1 else "FedVRA-U"
-    lines = [f"Covered would be, with the same sampling and local work: {how} with {shown}"]
+    lines = [f"With the same sampling and local work these would be covered: {how} with {shown}"]
     if all(isinstance(found[name], float) for name in ("gamma", "a", "d", "eta")):
         sets = " ".join(f"--set {name}={found[name]:.6g}" for name in ("gamma", "a", "d"))
         also = "" if factor is None else f", and in Python {factor:.6g} times the problem's lr_y"

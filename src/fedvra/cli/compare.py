@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedvra.cli._options import config_option, folder_for, json_option, layers, out_option, parse_seeds, run_options
+from fedvra.cli._options import (
+    Grouped,
+    config_option,
+    configured,
+    folder_for,
+    json_option,
+    layers,
+    out_option,
+    parse_seeds,
+    run_options,
+    task_argument,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,14 +28,15 @@ if TYPE_CHECKING:
 ALGORITHMS = "fedvra,fedavg,fedprox,scaffold,feddyn"
 
 
-@click.command(short_help="Several algorithms, several seeds: mean, spread, curves.")
-@click.argument("task", required=False)
+@click.command(cls=Grouped, short_help="Several algorithms, several seeds: mean, spread, curves.")
+@task_argument
 @click.option(
     "--algorithms",
     metavar="LIST",
     default=ALGORITHMS,
     show_default=True,
-    help="Separated by commas; hyper-parameters after a colon: feddyn:alpha=0.1,fedvra:gamma=0.1,a=5.",
+    help="Separated by commas; hyper-parameters after a colon, a name of your own after `as`: "
+    "feddyn:alpha=0.1,fedvra:gamma=0.1,a=5 as strong.",
 )
 @click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Such as 0,1,2 or 0-2.")
 @run_options("algorithm", "set", "seed")
@@ -51,22 +63,27 @@ def command(
       fedvra compare digits --algorithms fedvra,fedavg --seeds 0-2
       fedvra compare mnist --algorithms fedvra,feddyn:alpha=0.1,scaffold --rounds 100 --out runs/mnist
     """
-    from fedvra.callbacks.display import make_view
-    from fedvra.runs.config import configure
-    from fedvra.show.display import make_console
-    from fedvra.studies.comparing import compare
+    from fedvra.runs.variants import parse_variants
 
     asked = layers(task, config_file, options)
-    folder = folder_for(out, "compare", configure(*asked).task)
+    chosen = configured(*asked).task
+    variants, numbers = parse_variants(algorithms), parse_seeds(seeds)
+
+    from fedvra.callbacks.display import make_view
+    from fedvra.show.terminal import make_console
+    from fedvra.studies.comparing import compare
+
+    folder = folder_for(out, "compare", chosen)
     console = make_console(stderr=as_json)
     view = make_view(console, lines=0)
-    comparison = compare(algorithms, *asked, seeds=parse_seeds(seeds), out=folder, view=view)
+    comparison = compare(variants, *asked, seeds=numbers, out=folder, view=view)
     present(comparison, console, as_json)
 
 
 def present(comparison: Comparison, console: Console, as_json: bool) -> None:
     """The table and where everything is; exit code 1 where no run came to an end."""
     from fedvra.runs.files import finite
+    from fedvra.show.terminal import say
 
     if as_json:
         click.echo(json.dumps(finite(comparison.to_dict()), indent=2))
@@ -78,6 +95,6 @@ def present(comparison: Comparison, console: Console, as_json: bool) -> None:
         ("Report: ", comparison.report_file),
     ]:
         if path.exists():
-            console.print(f"{what} {path}", soft_wrap=True)
+            say(console, f"{what} {path}")
     if not any(row.finished for row in comparison.rows()):
         raise click.exceptions.Exit(1)

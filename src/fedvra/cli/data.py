@@ -41,7 +41,7 @@ def list_(folder: str | None, as_json: bool) -> None:
       fedvra data list
     """
     from fedvra.data.sources import SOURCES, data_folder, is_stored
-    from fedvra.show.display import make_console, table
+    from fedvra.show.terminal import Column, make_console, table
 
     found: list[dict[str, Any]] = [
         {
@@ -59,7 +59,8 @@ def list_(folder: str | None, as_json: bool) -> None:
         [each["name"], "yes" if each["stored"] else f"no: fedvra data get {each['name']}", each["description"]]
         for each in found
     ]
-    make_console().print(table(["name", "here", "what it is"], rows, title=f"Data sets in {data_folder(folder)}"))
+    columns = [Column("name"), Column("here", wrap=8), Column("what it is", wrap=24)]
+    make_console().print(table(columns, rows, title=f"Data sets in {data_folder(folder)}"))
 
 
 @command.command()
@@ -109,14 +110,14 @@ def show(name: str, split: str, clients: str, seed: str, out: str | None, folder
     Example:
       fedvra data show digits --split dirichlet:0.2 --clients 50 --out who-holds-what.png
     """
-    from fedvra.data.dataset import split as deal
+    from fedvra.data.dataset import split as assign
     from fedvra.data.partitions import parse_partition
     from fedvra.data.picture import picture
     from fedvra.data.sources import load
-    from fedvra.show.display import make_console, table
+    from fedvra.show.terminal import Column, make_console, table
 
     read = {key: OPTIONS[key].metadata["read"](key, value) for key, value in (("clients", clients), ("seed", seed))}
-    data = deal(load(name, folder), parse_partition(split), **read)
+    data = assign(load(name, folder), parse_partition(split), **read)
     if out:
         picture(data, out)
     figures = _figures(data)
@@ -124,7 +125,7 @@ def show(name: str, split: str, clients: str, seed: str, out: str | None, folder
         click.echo(json.dumps({"name": name, "split": split, "picture": out, **figures}, indent=2))
         return
     rows = [[key.replace("_", " "), str(value)] for key, value in figures.items()]
-    make_console().print(table(["", f"{name}, {split}"], rows))
+    make_console().print(table([Column("", wrap=16), Column(f"{name}, {split}", wrap=16)], rows))
     if out:
         click.echo(f"Picture: {out}")
 

@@ -28,7 +28,7 @@ def command(seeds: str, out: str | None, as_json: bool) -> None:
     """
     from fedvra.callbacks.display import make_view
     from fedvra.cli.compare import present
-    from fedvra.show.display import make_console
+    from fedvra.show.terminal import make_console
     from fedvra.studies.comparing import compare
 
     console = make_console(stderr=as_json)

@@ -67,7 +67,7 @@ def command(
     from fedvra.reproduce.recipe import load, names
     from fedvra.runs.files import finite
     from fedvra.runs.option_text import whole
-    from fedvra.show.display import make_console
+    from fedvra.show.terminal import make_console
 
     request = Request(
         out=Path(out),

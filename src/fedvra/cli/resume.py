@@ -31,7 +31,7 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
     from fedvra.core.errors import require
     from fedvra.runs.files import PLAN
     from fedvra.runs.options import OPTIONS
-    from fedvra.show.display import make_console
+    from fedvra.show.terminal import make_console
     from fedvra.studies import tuning
     from fedvra.studies.comparing import resume_comparison
 

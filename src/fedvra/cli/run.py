@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedvra.cli._options import config_option, folder_for, json_option, layers, out_option, run_options
+from fedvra.cli._options import (
+    Grouped,
+    config_option,
+    configured,
+    folder_for,
+    json_option,
+    layers,
+    out_option,
+    run_options,
+    task_argument,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,19 +26,19 @@ if TYPE_CHECKING:
     from fedvra.runs.files import RunSummary
 
 
-@click.command(short_help="One algorithm on one task, into one folder.")
-@click.argument("task", required=False)
+@click.command(cls=Grouped, short_help="One algorithm on one task, into one folder.")
+@task_argument
 @run_options()
 @out_option("runs/TASK-ALGORITHM-seedN")
 @config_option
 @json_option
 def command(task: str | None, out: str | None, config_file: str | None, as_json: bool, **options: Any) -> None:
-    """Run one algorithm on a TASK: digits, mnist, fashion-mnist, cifar10, ..., or one of your own, path/to/mine.py:task.
+    """Run one algorithm on a TASK: one of those that `fedvra tasks` lists, or one of your own, path/to/mine.py:task.
 
-    Defaults are those of the paper's MNIST experiment; a task may have its own. The folder receives config.yaml (every
-    option as it came out, itself a valid --config), metrics.jsonl (a line per round), summary.json, partition.png,
-    report.html and checkpoints to go on from with `fedvra resume` after Ctrl-C, which finishes the round first, or after
-    a crash.
+    Defaults are those of the paper's MNIST experiment; a task may have its own, which `fedvra run TASK --help` shows. The
+    folder receives config.yaml (every option as resolved, itself a valid --config), metrics.jsonl (a line per round),
+    summary.json, partition.png, report.html and checkpoints. `fedvra resume` continues the run after Ctrl-C, which lets
+    the round finish first, or after a crash.
 
     \b
     Examples:
@@ -37,12 +47,12 @@ def command(task: str | None, out: str | None, config_file: str | None, as_json:
       fedvra run --config runs/mnist/config.yaml --seed 1
       fedvra run path/to/mine.py:task --rounds 50
     """
+    config = configured(*layers(task, config_file, options))
+
     from fedvra.callbacks.display import make_view
-    from fedvra.runs.config import configure
-    from fedvra.show.display import make_console
+    from fedvra.show.terminal import make_console
     from fedvra.studies.execution import execute
 
-    config = configure(*layers(task, config_file, options))
     folder = folder_for(out, config.task, config.algorithm, f"seed{config.seed}")
     console = make_console(stderr=as_json)
     summary = execute(config, folder, [make_view(console)])
@@ -61,9 +71,13 @@ def report(summary: RunSummary, folder: Path) -> None:
 def present(summary: RunSummary, folder: Path, console: Console, as_json: bool) -> None:
     """What a run came to and where it is; exit code 1 where it did not finish."""
     from fedvra.runs.files import finite
+    from fedvra.show.page import FILE
+    from fedvra.show.terminal import say
 
     if as_json:
         click.echo(json.dumps({**finite(summary.to_dict()), "folder": str(folder)}, indent=2))
-    console.print(f"Written to {folder}", soft_wrap=True)
+    say(console, f"Written to {folder}")
+    if (folder / FILE).exists():
+        say(console, f"Report: {folder / FILE}")
     if summary.status != "finished":
         raise click.exceptions.Exit(1)

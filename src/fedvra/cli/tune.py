@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedvra.cli._options import config_option, folder_for, json_option, layers, out_option, parse_seeds, run_options
+from fedvra.cli._options import (
+    Grouped,
+    config_option,
+    configured,
+    folder_for,
+    json_option,
+    layers,
+    out_option,
+    parse_seeds,
+    run_options,
+    task_argument,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,8 +26,8 @@ if TYPE_CHECKING:
     from fedvra.show.tuning import Tuning
 
 
-@click.command(short_help="Search over an algorithm's hyper-parameters.")
-@click.argument("task", required=False)
+@click.command(cls=Grouped, short_help="Search over an algorithm's hyper-parameters.")
+@task_argument
 @click.option(
     "--over",
     metavar="NAME=LIST",
@@ -25,7 +36,11 @@ if TYPE_CHECKING:
 )
 @click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Such as 0,1,2 or 0-2.")
 @click.option("--target", metavar="P", help="Rank by rounds to this accuracy (per cent), not by accuracy at the end.")
-@click.option("--full", is_flag=True, help="Play every setting to the end; else two thirds of them stop after a third.")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Run every setting to the end; by default two thirds of them stop after a third of the rounds.",
+)
 @run_options("seed")
 @out_option("runs/tune-TASK-ALGORITHM")
 @config_option
@@ -45,44 +60,47 @@ def command(
 
     Judged by the mean test accuracy of the last tenth of the rounds, or by the rounds to --target. It is the test data that
     choose, so the figures of the best setting are a little too good. Each run has a folder of its own, as of `fedvra run`;
-    beside them table.md and tuning.json. `fedvra resume` goes on after Ctrl-C or a crash.
+    beside them table.md and tuning.json. `fedvra resume` continues it after Ctrl-C or a crash.
 
     \b
     Examples:
       fedvra tune digits --algorithm feddyn --over alpha=0.01,0.1,1 --over lr=0.01,0.03 --seeds 0-2
       fedvra tune mnist --set gamma=0.1 --over a=5,10,20 --over d=5,10,20 --target 95 --rounds 90
     """
-    from fedvra.callbacks.display import make_view
     from fedvra.core.errors import require
     from fedvra.runs import option_text
-    from fedvra.runs.config import configure
-    from fedvra.show.display import make_console
-    from fedvra.studies.tuning import tune
 
     asked = layers(task, config_file, options)
-    config = configure(*asked)
+    config = configured(*asked)
     tried = {name: value.split(",") for name, value in option_text.assignments("over", over).items()}
     require(len(tried) == len(over), "--over names something twice: write all its values in one, NAME=V1,V2.")
     aim = None if target is None else option_text.number("target", target)
+    numbers = parse_seeds(seeds)
+
+    from fedvra.callbacks.display import make_view
+    from fedvra.show.terminal import make_console
+    from fedvra.studies.tuning import tune
+
     folder = folder_for(out, "tune", config.task, config.algorithm)
     console = make_console(stderr=as_json)
     view = make_view(console, lines=0)
-    found = tune(tried, *asked, out=folder, seeds=parse_seeds(seeds), target=aim, full=full, view=view)
+    found = tune(tried, *asked, out=folder, seeds=numbers, target=aim, full=full, view=view)
     present(found, console, as_json)
 
 
 def present(found: Tuning, console: Console, as_json: bool) -> None:
     """The table and the best setting; exit code 1 where every one diverged."""
     from fedvra.runs.files import finite
+    from fedvra.show.terminal import say
 
     if as_json:
         click.echo(json.dumps(finite(found.to_dict()), indent=2))
     else:
         console.print(found)
-    console.print(f"Table: {found.table_file}", soft_wrap=True)
+    say(console, f"Table: {found.table_file}")
     if found.best.diverged == len(found.best.runs):
-        console.print("Every setting diverged: try smaller values, or a smaller --lr.")
+        say(console, "Every setting diverged: try smaller values, or a smaller --lr.")
         raise click.exceptions.Exit(1)
-    console.print(f"Best:  {found.options(found.best)}", soft_wrap=True)
+    say(console, f"Best:  {found.options(found.best)}")
     for edge in found.at_the_edge():
-        console.print(f"       {edge}: one beyond it might be better still.", soft_wrap=True)
+        say(console, f"       {edge}: one beyond it might be better still.")

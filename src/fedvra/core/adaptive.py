@@ -10,12 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fedvra.core.cohort import Cohort
 from fedvra.core.errors import require
+
+if TYPE_CHECKING:  # algorithms are named, and refused, without waiting for torch
+    import torch
+    from torch import Tensor
 
 VERSION = 2
 """Of how a checkpoint holds the numbers: by name. In the first they were a vector in the order of BY_POSITION."""
@@ -82,6 +84,8 @@ class Memory:
         """As a checkpoint holds it, each number under its own name; nothing where it is empty."""
         if self.move is None:
             return {}
+        import torch
+
         named = {f"{PREFIX}{name}": torch.tensor(x, dtype=torch.float64) for name, x in self.numbers.items()}
         return {"memory_version": torch.tensor(VERSION), "memory_move": self.move, **named}
 
@@ -113,6 +117,8 @@ def _require_readable(condition: bool, found: str) -> None:
 
 def look(move: Tensor, last: Tensor | None, lam: Tensor, loss: float) -> Seen:
     """The scalars of a round, in float64: they must not overflow where the model does not."""
+    import torch
+
     return Seen(
         _square(move),
         None if last is None else _square(last),
@@ -123,6 +129,8 @@ def look(move: Tensor, last: Tensor | None, lam: Tensor, loss: float) -> Seen:
 
 
 def _square(x: Tensor) -> float:
+    import torch
+
     norm = float(torch.linalg.vector_norm(x, dtype=torch.float64))
     return norm * norm
 

@@ -15,7 +15,7 @@ from fedvra.reproduce.recipe import Recipe
 from fedvra.reproduce.results import Result
 from fedvra.reproduce.wanted import Wanted, plan
 from fedvra.runs.cache import Cache, Stored, fingerprint
-from fedvra.show.display import clock
+from fedvra.show.terminal import clock
 from fedvra.state.folders import make_folder, require_writable
 
 RUNS = "runs"

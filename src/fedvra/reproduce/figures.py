@@ -69,6 +69,8 @@ def _curves(case: Case, found: Sequence[tuple[Wanted, Stored]]) -> list[Curve]:
         finished = [run.metrics for _, run in theirs if run.status != "diverged"]
         if theirs:
             label = theirs[0][0].label if finished else f"{theirs[0][0].label}, diverged"
-            curve = mean_curve(label, finished or [run.metrics for _, run in theirs])
+            name = theirs[0][0].config.algorithm
+            runs = finished or [run.metrics for _, run in theirs]
+            curve = mean_curve(label, runs, algorithm=name, whole=bool(finished))
             made += [] if curve is None else [curve]
     return made

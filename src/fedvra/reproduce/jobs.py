@@ -34,7 +34,7 @@ from fedvra.runs.cache import folder_name
 from fedvra.runs.config import configure
 from fedvra.runs.files import RunFolder
 from fedvra.runs.history import accuracies
-from fedvra.show.display import clock, outcome, percent
+from fedvra.show.terminal import clock, outcome, percent
 from fedvra.studies.execution import execute, resume
 from fedvra.studies.stopping import stop_on_signal
 

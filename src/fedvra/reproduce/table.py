@@ -23,14 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rich.table import Table
-
 from fedvra.reproduce.recipe import READINGS, Printed, Reading, Recipe
 from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import Stored
 from fedvra.runs.history import accuracies, rounds_to
-from fedvra.show.comparison import Spread
-from fedvra.show.display import markdown, table
+from fedvra.show.spreads import Spread
+from fedvra.show.terminal import Column, FittedTable, markdown, table
 
 ROUNDS_APART = 0.15
 POINTS_APART = 0.5
@@ -168,8 +166,12 @@ class ResultTable:
         rows.append(["mean distance", "", *(f"{statistics.fmean(each):.3f}" for each in far.values() if each), ""])
         return markdown(["case", "algorithm", *READ_AS.values(), "paper"], rows)
 
-    def rich(self) -> list[Table]:
-        return [table(header, rows) for header, rows in self.blocks()]
+    def rich(self) -> list[FittedTable]:
+        words = ("case", "algorithm")
+        return [
+            table([Column(name, wrap=12) if name in words else Column(name, number=True) for name in header], rows)
+            for header, rows in self.blocks()
+        ]
 
     def _block(self, columns: tuple[str, ...], lines: list[Line]) -> tuple[list[str], list[list[str]]]:
         beside = any(cell.paper for line in lines for cell in line.cells.values())

@@ -3,6 +3,7 @@
     options.py         every option of a run, as the command line and config files give it
     config.py          from layers of options to one config, and from that to an experiment
     option_text.py     options as text; algorithm_text.py: an algorithm's hyper-parameters as text
+    variants.py        the algorithms of a comparison as text
     files.py           the files of a run
     history.py         the records of a run and what they come to
     cache.py           which runs there are already

@@ -35,6 +35,8 @@ class Stored:
     seconds: float
     """It took altogether."""
     where: Path
+    message: str | None = None
+    """Why it did not finish."""
 
     @property
     def rounds(self) -> int:
@@ -158,11 +160,12 @@ def _config(folder: RunFolder) -> RunConfig | None:
 def _read(folder: RunFolder) -> Stored | None:
     """What is in the folder now; a run that is still going on counts with the rounds it has on record."""
     config, metrics = folder.config(), folder.metrics()
-    status: Status = folder.summary().status if folder.summary_file.exists() else "interrupted"
+    summary = folder.summary() if folder.summary_file.exists() else None
+    status: Status = "interrupted" if summary is None else summary.status
     if not metrics and status != "diverged":
         return None
     seconds = sum(record["seconds"] for record in metrics)
-    return Stored(config.to_dict(), status, metrics, seconds, folder.path)
+    return Stored(config.to_dict(), status, metrics, seconds, folder.path, None if summary is None else summary.message)
 
 
 def _plain(value: Any) -> Any:

@@ -41,12 +41,12 @@ class RunConfig:
     """
 
     task: str = option(None, option_text.text, "TASK", "What to learn: digits, mnist, ..., or your own, mine.py:task.")
-    algorithm: str = option("fedvra", option_text.text, "NAME", "How; `fedvra algorithms` lists them.")
+    algorithm: str = option("fedvra", option_text.text, "NAME", "The algorithm; `fedvra algorithms` lists them.")
     set: Mapping[str, Any] = option(
         (), option_text.assignments, "NAME=VALUE", "A hyper-parameter of the algorithm.", several=True
     )
     rounds: int = option(100, option_text.whole(0), "N", "Rounds of communication.")
-    clients: int = option(100, option_text.whole(1), "N", "Clients there are.")
+    clients: int = option(100, option_text.whole(1), "N", "Number of clients.")
     cohort: int = option(10, option_text.whole(1), "N", "Clients that take part in a round.")
     sampler: str = option(
         "uniform",
@@ -254,6 +254,18 @@ class RunConfig:
 
 
 OPTIONS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}
+GROUPS = {
+    "Federation": ("clients", "cohort", "sampler", "rounds", "weights", "drop", "refuse", "seed"),
+    "Local training": (
+        *("algorithm", "set", "epochs", "steps", "batch_size", "drop_last", "local"),
+        *("lr", "lr_decay", "lr_warmup", "lr_cosine", "weight_decay"),
+    ),
+    "Data and model": ("split", "normalize", "model", "data"),
+    "Evaluation": ("eval_every", "targets", "until", "patience", "diagnostics"),
+    "Speed and memory": (*("workers", "engine", "device", "precision", "state_memory", "state_dtype", "state_folder"),),
+    "Output": ("checkpoint_every", "track"),
+}
+"""Under which headings a help page shows them; what has none is among the options of the command itself."""
 
 
 def _written(name: str, value: Any) -> Any:

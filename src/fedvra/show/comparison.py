@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,41 +14,9 @@ from fedvra.core.goals import Goal, Target
 from fedvra.runs.files import Record, RunSummary, Status, write_json
 from fedvra.runs.history import accuracies, rounds_to, series, time_to
 from fedvra.runs.options import RunConfig
-from fedvra.show.display import markdown, table
 from fedvra.show.plots import Curve, draw_curves
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and sample deviation over some runs (deviation 0 for a single one)."""
-
-    mean: float
-    std: float
-    runs: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """None where no run has a value.
-
-        >>> Spread.of([1.0, 3.0, None])
-        Spread(mean=2.0, std=1.4142135623730951, runs=2)
-        """
-        found = [value for value in values if value is not None]
-        if not found:
-            return None
-        return cls(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else 0.0, len(found))
-
-    def text(self, digits: int, scale: float = 1.0) -> str:
-        mean = f"{scale * self.mean:.{digits}f}"
-        return f"{mean} ± {scale * self.std:.{digits}f}" if self.runs > 1 else mean
-
-
-def rounds_text(reached: Spread | None, counted: int) -> str:
-    """Rounds to a target over the runs that got there, with their number where it was not all that count."""
-    if reached is None:
-        return "-"
-    text = reached.text(1 if reached.runs > 1 else 0)
-    return text if reached.runs == counted else f"{text} ({reached.runs} of {counted})"
+from fedvra.show.spreads import Reached, Spread, best
+from fedvra.show.terminal import Column, bold, markdown, table
 
 
 @dataclass(frozen=True)
@@ -67,6 +35,7 @@ class Outcome:
     status: Status
     final_accuracy: float | None
     best_accuracy: float | None
+    rounds: int
     rounds_to: dict[str, int | None]
     seconds: float
     time_to: dict[str, float | None] | None = None
@@ -74,11 +43,10 @@ class Outcome:
     @classmethod
     def of(cls, status: Status, metrics: list[Record], seconds: float, targets: Iterable[Target]) -> Outcome:
         curve = [accuracy for _, accuracy in accuracies(metrics)]
-        final, best = (curve[-1], max(curve)) if curve else (None, None)
+        final, highest = (curve[-1], max(curve)) if curve else (None, None)
         timed = bool(metrics) and "simulated_time" in metrics[-1]
-        return cls(
-            status, final, best, rounds_to(metrics, targets), seconds, time_to(metrics, targets) if timed else None
-        )
+        simulated = time_to(metrics, targets) if timed else None
+        return cls(status, final, highest, len(metrics), rounds_to(metrics, targets), seconds, simulated)
 
 
 @dataclass(frozen=True)
@@ -90,8 +58,8 @@ class Row:
     diverged: int
     final_accuracy: Spread | None
     best_accuracy: Spread | None
-    rounds_to: dict[str, Spread | None]
-    """Over the runs that reached the target; None where none did."""
+    rounds_to: dict[str, Reached | None]
+    """A lower bound where some runs did not get there; None where there is no run to speak of."""
     seconds: Spread | None
     unfinished: int = 0
     """Runs that are still going on or were stopped; they count where no other has finished."""
@@ -118,7 +86,8 @@ class Row:
             final_accuracy=Spread.of(summary.final_accuracy for summary in done),
             best_accuracy=Spread.of(summary.best_accuracy for summary in done),
             rounds_to={
-                str(Goal.read(t)): Spread.of(summary.rounds_to[str(Goal.read(t))] for summary in done) for t in targets
+                key: Reached.of([each.rounds_to[key] for each in done], [each.rounds for each in done])
+                for key in (str(Goal.read(target)) for target in targets)
             },
             seconds=Spread.of(summary.seconds for summary in done),
             time_to={
@@ -133,10 +102,29 @@ class Row:
             self.label + self._note(),
             self.final_accuracy.text(2, scale=100) if self.final_accuracy else missing,
             self.best_accuracy.text(2, scale=100) if self.best_accuracy else missing,
-            *(rounds_text(reached, self.finished or self.unfinished) for reached in self.rounds_to.values()),
-            *(rounds_text(reached, self.finished or self.unfinished) for reached in self.time_to.values()),
+            *("-" if reached is None else reached.text() for reached in self.rounds_to.values()),
+            *(self._time_text(reached) for reached in self.time_to.values()),
             self.seconds.text(1) if self.seconds else missing,
         ]
+
+    @property
+    def may_win(self) -> bool:
+        """Whether it can be among the best: what diverged or has not finished is not."""
+        return self.finished > 0 and not self.diverged and not self.unfinished
+
+    def figures(self) -> list[Spread | None]:
+        """What the cells after the label say, where it can be compared."""
+        reached = [None if each is None else each.spread for each in self.rounds_to.values()]
+        times = [each if each is not None and each.runs == self.finished else None for each in self.time_to.values()]
+        figures = [self.final_accuracy, self.best_accuracy, *reached, *times, self.seconds]
+        return figures if self.may_win else [None] * len(figures)
+
+    def _time_text(self, taken: Spread | None) -> str:
+        """Simulated seconds to a target: a mean only where every run got there."""
+        counted = self.finished or self.unfinished
+        if taken is None or taken.runs == counted:
+            return "-" if taken is None else taken.text(1)
+        return f"- ({taken.runs} of {counted})"
 
     def _note(self) -> str:
         total = self.finished + self.diverged + self.unfinished
@@ -155,6 +143,32 @@ def header(targets: Sequence[Target], timed: bool = False) -> list[str]:
         *(f"simulated seconds to {Goal.read(target).words}" for target in targets if timed),
         "seconds",
     ]
+
+
+def columns(targets: Sequence[Target], timed: bool = False) -> list[Column]:
+    """The same for a terminal: seconds are left out first, then the best accuracy, then targets, the easiest first."""
+    name, final, *others = header(targets, timed)
+    easier = list(range(len(targets), 0, -1))
+    order = [len(targets) + 1, *easier, *(easier if timed else []), len(targets) + 2]
+    return [
+        Column(name, wrap=14),
+        Column(final, number=True),
+        *(Column(each, number=True, drop=k) for each, k in zip(others, order, strict=True)),
+    ]
+
+
+def winners(rows: Sequence[Row]) -> list[set[int]]:
+    """By column of the figures, which rows are among the best; of seconds none: they depend on what else the machine did."""
+    by_column = list(zip(*(row.figures() for row in rows), strict=True))
+    marked = [best(values, highest=k < 2) for k, values in enumerate(by_column)]
+    return [*marked[:-1], set()]
+
+
+def rows_table(rows: Sequence[Row], targets: Sequence[Target], title: str | None = None) -> Any:
+    """Rows for a terminal, the best of each column in bold."""
+    marked = [set[int](), *winners(rows)]
+    cells = [[bold(text, k in marked[c]) for c, text in enumerate(row.cells())] for k, row in enumerate(rows)]
+    return table(columns(targets, any(row.time_to for row in rows)), cells, title)
 
 
 @dataclass(frozen=True)
@@ -189,7 +203,7 @@ class Comparison:
         return f"{c.task}: {c.clients} clients, {c.split}, {c.sampler} cohort of {c.cohort}, {c.rounds} rounds"
 
     def __rich__(self) -> Any:
-        return table(self.header(), [row.cells() for row in self.rows()], title=self.title())
+        return rows_table(self.rows(), self.config.targets, title=self.title())
 
     def markdown(self) -> str:
         return f"{self.title()}\n\n" + markdown(self.header(), [row.cells() for row in self.rows()])
@@ -218,7 +232,12 @@ class Comparison:
         made = []
         for label, runs in self._by_label().items():
             finished = [run for run in runs if run.summary.status == "finished"]
-            curve = mean_curve(label if finished else f"{label}, diverged", [run.metrics for run in finished or runs])
+            curve = mean_curve(
+                label if finished else f"{label}, diverged",
+                [run.metrics for run in finished or runs],
+                algorithm=runs[0].summary.algorithm,
+                whole=bool(finished),
+            )
             if curve is not None:
                 made.append(curve)
         return made
@@ -230,7 +249,9 @@ class Comparison:
         return grouped
 
 
-def mean_curve(label: str, runs: Iterable[list[Record]], name: str = "test_accuracy") -> Curve | None:
+def mean_curve(
+    label: str, runs: Iterable[list[Record]], name: str = "test_accuracy", algorithm: str = "", whole: bool = True
+) -> Curve | None:
     """Mean and deviation over runs, at the rounds where all of them have a number of that name; None without any such."""
     drawn = [dict(series(metrics, name)) for metrics in runs]
     rounds = sorted(set(drawn[0]).intersection(*drawn))
@@ -238,10 +259,15 @@ def mean_curve(label: str, runs: Iterable[list[Record]], name: str = "test_accur
     points = [spread for spread in spreads if spread is not None]
     if not points:
         return None
+    # No band says what no run could: a loss below zero, an accuracy above one.
+    floor = 0.0 if all(value >= 0 for curve in drawn for value in curve.values()) else -math.inf
+    ceiling = 1.0 if name.endswith("accuracy") else math.inf
     return Curve(
         label,
         rounds,
         mean=[point.mean for point in points],
-        low=[point.mean - point.std for point in points],
-        high=[point.mean + point.std for point in points],
+        low=[max(floor, point.mean - point.std) for point in points],
+        high=[min(ceiling, point.mean + point.std) for point in points],
+        algorithm=algorithm,
+        whole=whole,
     )

@@ -14,10 +14,11 @@ from fedvra.algorithms import REGISTRY
 from fedvra.core.goals import Goal, Target
 from fedvra.runs.cache import Stored
 from fedvra.runs.files import Record, RunFolder
-from fedvra.runs.history import bytes_to, numbers, sent
-from fedvra.show.comparison import Spread, header, mean_curve
+from fedvra.runs.history import bytes_to, numbers, sent, series
+from fedvra.show.comparison import header, mean_curve
 from fedvra.show.gather import Experiment, Group, shown
-from fedvra.show.plots import COLOURS, DARK_COLOURS, STYLES
+from fedvra.show.spreads import Reached, Spread
+from fedvra.show.style import DASHES, looks
 from fedvra.show.tables import as_csv, as_latex
 
 FIRST = ("test_accuracy", "test_loss", "train_loss")
@@ -46,12 +47,9 @@ DIGITS = 5
 
 def content(experiments: Sequence[Experiment], beside: Path) -> dict[str, Any]:
     """Everything a page shows; folders are named as seen from the one it is written to."""
-    styles = [[] if isinstance(style, str) else list(style[1]) for style in STYLES]
     return {
         "version": __version__,
-        "light": COLOURS,
-        "dark": DARK_COLOURS,
-        "dashes": styles,
+        "dashes": DASHES,
         "experiments": [_experiment(experiment, beside) for experiment in experiments],
     }
 
@@ -60,6 +58,7 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
     groups, targets = experiment.groups, experiment.targets
     rows = [group.row(targets) for group in groups]
     csv, latex = as_csv(rows, targets), as_latex(rows, targets)
+    styles = looks([group.config.algorithm for group in groups])
     return {
         "title": experiment.title,
         "about": experiment.about(),
@@ -74,8 +73,11 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
             {
                 **_group(group, targets, beside),
                 "final": _spread(row.final_accuracy),
-                "rounds_to": {target: _spread(reached) for target, reached in row.rounds_to.items()},
+                "rounds_to": {target: _reached(reached) for target, reached in row.rounds_to.items()},
                 "cells": row.cells(),
+                "figures": [_spread(figure) for figure in row.figures()],
+                "wins": row.may_win,
+                "look": {"light": styles[k].light, "dark": styles[k].dark, "dash": styles[k].dash},
                 "csv": csv.rows[k],
                 "latex": latex.rows[k],
             }
@@ -89,6 +91,13 @@ def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, A
     original = REGISTRY.get(group.config.algorithm).original
     return {
         "label": group.label,
+        "algorithm": group.config.algorithm,
+        "whole": group.whole,
+        "messages": [
+            {"seed": run.config["seed"], "status": run.status, "text": run.message}
+            for run in group.runs
+            if run.message is not None
+        ],
         "seeds": group.seeds,
         "counted": len(group.counted),
         "rounds": max(run.rounds for run in group.counted),
@@ -98,7 +107,7 @@ def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, A
             name: {
                 "rounds": list(curve.rounds),
                 "mean": _short(curve.mean),
-                "std": _short(high - mean for high, mean in zip(curve.high, curve.mean, strict=True)),
+                **_over_seeds(group, name, curve.rounds),
             }
             for name, curve in curves.items()
             if curve is not None
@@ -108,6 +117,18 @@ def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, A
         "published": {"up": original.up, "down": original.down},
         "seconds_per_round": _spread(Spread.of(map(_seconds_per_round, group.counted))),
         "training": _spread(Spread.of(map(_training_share, group.metrics))),
+    }
+
+
+def _over_seeds(group: Group, name: str, rounds: Sequence[int]) -> dict[str, Any]:
+    """Every run's own line and their deviation, where there are several."""
+    if len(group.counted) < 2:
+        return {}
+    lines = [dict(series(metrics, name)) for metrics in group.metrics]
+    spreads = [Spread.of(line[r] for line in lines) for r in rounds]
+    return {
+        "std": _short(spread.std for spread in spreads if spread is not None),
+        "runs": [_short(line[r] for r in rounds) for line in lines],
     }
 
 
@@ -151,14 +172,15 @@ def _axes(group: Group) -> dict[str, list[float]]:
 
 
 def _bytes_to(group: Group, targets: Sequence[Target]) -> dict[str, dict[str, Any]]:
-    """Up and down together, over the runs that reached the target, as sent here and by the published protocol."""
+    """Up and down together until the target was reached, as sent here and by the published protocol."""
     if not all("bytes_up_original" in record for metrics in group.metrics for record in metrics):
         return {}
     found = {}
     for protocol in ("here", "original"):
         each = [bytes_to(metrics, targets, protocol) for metrics in group.metrics]
+        spent = [sum(sent(record, protocol) for record in metrics) for metrics in group.metrics]
         found[protocol] = {
-            str(Goal.read(t)): _spread(Spread.of(run[str(Goal.read(t))] for run in each)) for t in targets
+            str(Goal.read(t)): _reached(Reached.of([run[str(Goal.read(t))] for run in each], spent)) for t in targets
         }
     return found
 
@@ -206,6 +228,18 @@ def _statuses(runs: Sequence[Stored]) -> list[str]:
 
 def _spread(spread: Spread | None) -> Mapping[str, float] | None:
     return None if spread is None else {"mean": spread.mean, "std": spread.std, "runs": spread.runs}
+
+
+def _reached(reached: Reached | None) -> Mapping[str, Any] | None:
+    if reached is None:
+        return None
+    return {
+        "mean": reached.mean,
+        "std": reached.std,
+        "runs": reached.runs,
+        "complete": reached.complete,
+        "text": reached.text(),
+    }
 
 
 def _short(values: Iterable[float]) -> list[float]:

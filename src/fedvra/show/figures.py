@@ -9,11 +9,13 @@ from typing import Any
 
 from fedvra.core.errors import UsageError
 from fedvra.core.goals import Goal, Target
-from fedvra.runs.history import bytes_to
-from fedvra.show.comparison import Spread, mean_curve
+from fedvra.runs.history import bytes_to, sent
+from fedvra.show.comparison import mean_curve
 from fedvra.show.content import label, measures
 from fedvra.show.gather import Experiment
-from fedvra.show.plots import COLOURS, Curve, draw_lines, write_figure
+from fedvra.show.plots import Curve, draw_lines, write_figure
+from fedvra.show.spreads import Reached
+from fedvra.show.style import looks
 
 COLUMN = (3.4, 2.4)
 """Inches; what most two-column formats leave for a figure."""
@@ -55,21 +57,24 @@ def write_figures(experiments: Sequence[Experiment], folder: str | Path, kind: s
 def _figures(experiment: Experiment) -> Iterator[tuple[str, Any]]:
     for measure in measures(experiment.groups):
         name = measure["name"]
-        curves = [mean_curve(group.label, group.metrics, name) for group in experiment.groups]
+        curves = [
+            mean_curve(group.label, group.metrics, name, group.config.algorithm, group.whole)
+            for group in experiment.groups
+        ]
         drawn = [curve for curve in curves if curve is not None]
         if drawn:
             yield name, _curves(drawn, name)
     reached = [group.row(experiment.targets).rounds_to for group in experiment.groups]
-    if any(any(each.values()) for each in reached):
+    if any(_anyone(each) for each in reached):
         yield "rounds-to-target", _bars(experiment, reached, "rounds")
-    sent = [
+    traffic = [
         {str(Goal.read(t)): _megabytes(group.metrics, t) for t in experiment.targets}
         if _has_traffic(group.metrics)
         else {}
         for group in experiment.groups
     ]
-    if any(any(each.values()) for each in sent):
-        yield "data-to-target", _bars(experiment, sent, "data sent (MB)")
+    if any(_anyone(each) for each in traffic):
+        yield "data-to-target", _bars(experiment, traffic, "data sent (MB)")
 
 
 def _curves(curves: Sequence[Curve], name: str) -> Any:
@@ -80,41 +85,57 @@ def _curves(curves: Sequence[Curve], name: str) -> Any:
     axes.set_ylabel(f"{label(name)} (%)" if accuracy else label(name))
     if name.endswith("loss") and all(min(curve.mean) > 0 for curve in curves):
         axes.set_yscale("log")
+    whole = [curve for curve in curves if curve.whole]
+    if whole and len(whole) < len(curves):  # what diverged would leave the others a flat line
+        scale = 100 if accuracy else 1
+        low, high = (scale * f(f(getattr(c, edge)) for c in whole) for f, edge in ((min, "low"), (max, "high")))
+        axes.set_ylim(low if axes.get_yscale() == "linear" or low > 0 else None, high)
     axes.set_xlim(0, max(max(curve.rounds) for curve in curves))
     axes.legend(frameon=False, handlelength=2.6, loc="lower right" if accuracy else "upper right")
     return figure
 
 
-def _bars(experiment: Experiment, values: Sequence[dict[str, Spread | None]], what: str) -> Any:
-    """Targets side by side, in each a bar per group; a target that a group did not reach has a cross instead."""
+def _bars(experiment: Experiment, values: Sequence[dict[str, Reached | None]], what: str) -> Any:
+    """Targets side by side, in each a bar per group; a hollow one where it is a bound, for not every run got there."""
     figure, axes = _panel()
-    keys = [str(Goal.read(target)) for target in experiment.targets]
-    targets = [key for key in keys if any(each.get(key) for each in values)]
+    targets = [
+        str(Goal.read(target))
+        for target in experiment.targets
+        if any((reached := each.get(str(Goal.read(target)))) is not None and reached.runs for each in values)
+    ]
+    colours = [look.light for look in looks([group.config.algorithm for group in experiment.groups])]
     width = 0.8 / len(values)
-    for k, (group, spreads) in enumerate(zip(experiment.groups, values, strict=True)):
+    for k, spreads in enumerate(values):
         places = [t + width * (k - (len(values) - 1) / 2) for t in range(len(targets))]
-        found = [spreads.get(target) for target in targets]
-        axes.bar(
-            places,
-            [0 if spread is None else spread.mean for spread in found],
-            0.92 * width,
-            color=COLOURS[k % len(COLOURS)],
-            hatch=HATCHES[k % len(HATCHES)],
-            edgecolor="white",
-            linewidth=0,
-            label=group.label,
-        )
-        several = [(x, s) for x, s in zip(places, found, strict=True) if s is not None and s.runs > 1]
-        for x, spread in several:
-            axes.errorbar(x, spread.mean, spread.std, color="black", linewidth=0.7, capsize=1.5, capthick=0.7)
-        missed = [x for x, spread in zip(places, found, strict=True) if spread is None]
-        axes.plot(
-            missed, [0.03] * len(missed), "x", color="#666666", markersize=3, transform=axes.get_xaxis_transform()
-        )
+        found = [(x, reached) for x, target in zip(places, targets, strict=True) if (reached := spreads.get(target))]
+        whole = [(x, reached) for x, reached in found if reached.complete]
+        bounds = [(x, reached) for x, reached in found if not reached.complete]
+        hatch = HATCHES[k % len(HATCHES)]
+        for bars, face in ((whole, colours[k]), (bounds, "none")):
+            axes.bar(
+                [x for x, _ in bars],
+                [reached.mean for _, reached in bars],
+                0.92 * width,
+                color=face,
+                hatch=hatch if face != "none" else "",
+                edgecolor="white" if face != "none" else colours[k],
+                linewidth=0 if face != "none" else 0.6,
+            )
+        for x, reached in whole:
+            if reached.runs > 1:
+                axes.errorbar(x, reached.mean, reached.std, color="black", linewidth=0.7, capsize=1.5, capthick=0.7)
+        for x, reached in bounds:
+            axes.text(x, reached.mean, ">", ha="center", va="bottom", fontsize=5)
     axes.set_xticks(range(len(targets)), [Goal.read(target).words for target in targets])
     axes.set_xlabel("target")
     axes.set_ylabel(what)
-    axes.legend(frameon=False, loc="upper left", handlelength=1.2)
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=colours[k], hatch=HATCHES[k % len(HATCHES)], edgecolor="white", linewidth=0, label=group.label)
+        for k, group in enumerate(experiment.groups)
+    ]
+    axes.legend(handles=handles, frameon=False, loc="upper left", handlelength=1.2)
     return figure
 
 
@@ -133,9 +154,14 @@ def _has_traffic(runs: Sequence[list[dict[str, Any]]]) -> bool:
     return all("bytes_up" in record for metrics in runs for record in metrics)
 
 
-def _megabytes(runs: Sequence[list[dict[str, Any]]], target: Target) -> Spread | None:
-    sent = [bytes_to(metrics, [target])[str(Goal.read(target))] for metrics in runs]
-    return Spread.of(None if each is None else each / 1e6 for each in sent)
+def _anyone(reached: dict[str, Reached | None]) -> bool:
+    return any(each is not None and each.runs for each in reached.values())
+
+
+def _megabytes(runs: Sequence[list[dict[str, Any]]], target: Target) -> Reached | None:
+    until = [bytes_to(metrics, [target])[str(Goal.read(target))] for metrics in runs]
+    spent = [sum(map(sent, metrics)) / 1e6 for metrics in runs]
+    return Reached.of([None if each is None else each / 1e6 for each in until], spent)
 
 
 def _slug(text: str) -> str:

@@ -38,6 +38,11 @@ class Group:
         return next(filter(None, kinds), self.runs)
 
     @property
+    def whole(self) -> bool:
+        """Whether anything of it did not diverge: what did is not what axes are made for."""
+        return any(run.status != "diverged" for run in self.runs)
+
+    @property
     def metrics(self) -> list[list[Record]]:
         return [run.metrics for run in self.counted]
 

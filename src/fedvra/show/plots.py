@@ -10,13 +10,7 @@ from typing import Any
 
 from fedvra.core.files import replace_durably
 from fedvra.core.goals import Target
-
-# Okabe and Ito's colours, which colour-blind readers tell apart, in an order that keeps neighbours distinct; line styles say
-# the same again for those who print in grey. Yellow is left out: it does not show on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DARK_COLOURS = ("#56A9E8", "#FF8A3D", "#2CC59A", "#E59ACB", "#F5B942", "#8FD3FF", "#F2F2F2")
-"""The same in the same order, lightened for a dark background."""
-STYLES = ("-", (0, (6, 2)), (0, (2, 1.2)), (0, (6, 2, 1.5, 2)), (0, (4, 1, 1, 1, 1, 1)))
+from fedvra.show.style import looks, order
 
 
 @dataclass(frozen=True)
@@ -28,6 +22,10 @@ class Curve:
     mean: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
+    algorithm: str = ""
+    """By name: it decides the colour. The label does where there is none."""
+    whole: bool = True
+    """False of one that diverged: it is drawn, but axes are not stretched to hold it."""
 
 
 def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, targets: Sequence[Target] = ()) -> Path:
@@ -62,24 +60,25 @@ def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[Target] = 
 
 
 def draw_lines(axes: Any, curves: Sequence[Curve], scale: float = 1.0, width: float = 1.8) -> None:
-    """Each curve in its colour and style, the first a little thicker, with its band."""
-    for k, curve in enumerate(curves):
-        colour = COLOURS[k % len(COLOURS)]
-        style: Any = STYLES[k % len(STYLES)]
+    """Each curve in its algorithm's colour and dash, with its band; FedVRA on top."""
+    names = [curve.algorithm or curve.label for curve in curves]
+    drawn = order(names)
+    for k, (curve, look) in enumerate(zip(curves, looks(names), strict=True)):
         mean, low, high = ([scale * each for each in values] for values in (curve.mean, curve.low, curve.high))
         lone = len(curve.rounds) == 1
+        top = drawn.index(k) + 2
         axes.plot(
             curve.rounds,
             mean,
-            color=colour,
-            linestyle=style,
-            linewidth=1.2 * width if k == 0 else width,
+            color=look.light,
+            linestyle=look.linestyle,
+            linewidth=1.2 * width if drawn[-1] == k else width,
             marker="o" if lone else None,
             label=curve.label,
-            zorder=10 - min(k, 8),
+            zorder=top + len(curves),
         )
         if low != high:
-            axes.fill_between(curve.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(curve.rounds, low, high, color=look.light, alpha=0.15, linewidth=0, zorder=top)
 
 
 def write_figure(figure: Any, path: Path) -> Path:
@@ -95,7 +94,8 @@ def _accuracy_range(curves: Sequence[Curve]) -> tuple[float, float]:
     """From a little below the lowest value to a little above the highest, in per cent, so that the top is not squeezed."""
     if not curves:
         return 0.0, 100.0
-    low = 100 * min(min(curve.low) for curve in curves)
-    high = 100 * max(max(curve.high) for curve in curves)
+    shown = [curve for curve in curves if curve.whole] or curves
+    low = 100 * min(min(curve.low) for curve in shown)
+    high = 100 * max(max(curve.high) for curve in shown)
     margin = max(1.0, 0.04 * (high - low))
-    return max(0.0, low - margin), min(101.0, high + margin)
+    return max(0.0, low - margin), min(100.5, high + margin)

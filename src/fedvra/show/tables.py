@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedvra.core.goals import Goal, Target
-from fedvra.show.comparison import Row, Spread, header
+from fedvra.show.comparison import Row, header
+from fedvra.show.spreads import Reached, Spread
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,33 @@ class Lines:
 
 
 def as_csv(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
-    """Mean, deviation and number of runs in columns of their own; accuracies as fractions; empty where there is nothing."""
-    reached = [f"rounds_to_{Goal.read(target)}" for target in targets]
-    reached += [f"simulated_seconds_to_{Goal.read(target)}" for target in targets if _timed(rows)]
-    names = ["final_accuracy", "best_accuracy", *reached, "seconds"]
-    columns = [f"{name}_{part}" for name in names for part in ("mean", "std", "runs")]
+    """Mean, deviation and number of runs in columns of their own; accuracies as fractions; empty where there is nothing.
+
+    Where not every run reached a target there is no mean of the rounds it took, but a number it is above: ``at_least``.
+    """
+    columns = [f"{name}_accuracy_{part}" for name in ("final", "best") for part in ("mean", "std", "runs")]
+    columns += [f"rounds_to_{Goal.read(t)}_{part}" for t in targets for part in ("mean", "std", "runs", "at_least")]
+    timed = [f"simulated_seconds_to_{Goal.read(target)}" for target in targets if _timed(rows)]
+    columns += [f"{name}_{part}" for name in (*timed, "seconds") for part in ("mean", "std", "runs")]
     head = _csv_line(["algorithm", "finished", "diverged", "unfinished", *columns])
     return Lines(head, [_csv_line(_csv_cells(row)) for row in rows], "")
 
 
 def _csv_cells(row: Row) -> list[object]:
-    spreads = [row.final_accuracy, row.best_accuracy, *row.rounds_to.values(), *row.time_to.values(), row.seconds]
-    figures = [figure for spread in spreads for figure in _figures(spread)]
-    return [row.label, row.finished, row.diverged, row.unfinished, *figures]
+    figures = [*_figures(row.final_accuracy), *_figures(row.best_accuracy)]
+    for reached in row.rounds_to.values():
+        figures += _reached(reached)
+    for taken in row.time_to.values():
+        figures += _figures(taken)
+    return [row.label, row.finished, row.diverged, row.unfinished, *figures, *_figures(row.seconds)]
+
+
+def _reached(reached: Reached | None) -> list[object]:
+    if reached is None:
+        return [""] * 4
+    if reached.spread is not None:
+        return [*_figures(reached.spread), ""]
+    return ["", "", reached.runs, f"{reached.mean:.10g}"]
 
 
 def _timed(rows: Sequence[Row]) -> bool:
@@ -76,13 +91,14 @@ def _latex_line(cells: Iterable[str]) -> str:
 def latex(cell: str) -> str:
     r"""A cell as LaTeX has it.
 
-    >>> latex("96.52 ± 0.20"), latex("rounds to 90%"), latex("FedVRA (a_1=5)"), latex("12.0 ± 2.8 (2 of 3)")
-    ('$96.52 \\pm 0.20$', 'rounds to 90\\%', 'FedVRA (a\\_1=5)', '$12.0 \\pm 2.8$ (2 of 3)')
+    >>> latex("96.52 ± 0.20"), latex("rounds to 90%"), latex("FedVRA (a_1=5)"), latex(">40.7 (2 of 3)")
+    ('$96.52 \\pm 0.20$', 'rounds to 90\\%', 'FedVRA (a\\_1=5)', '$>40.7$ (2 of 3)')
     """
     if cell == "-":
         return "--"
     escaped = re.sub(r"[\\{}$&#^_%~]", _escape, cell)
-    return re.sub(r"(\d[\d.]*) ± (\d[\d.]*)", r"$\1 \\pm \2$", escaped)
+    bounded = re.sub(r"^>(\d[\d.]*)", r"$>\1$", escaped)
+    return re.sub(r"(\d[\d.]*) ± (\d[\d.]*)", r"$\1 \\pm \2$", bounded)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -14,8 +14,9 @@ from fedvra.runs import option_text
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
 from fedvra.runs.history import rounds_to, series
 from fedvra.runs.options import OPTIONS, RunConfig
-from fedvra.show.comparison import Run, Spread, rounds_text
-from fedvra.show.display import markdown, table
+from fedvra.show.comparison import Run
+from fedvra.show.spreads import Reached, Spread, best
+from fedvra.show.terminal import Column, bold, markdown, table
 
 TAIL = 10
 """A setting is judged by the mean of the last tenth of its rounds: single ones swing."""
@@ -52,9 +53,10 @@ class Trial:
             _tail(run, "train_loss") if loss is None else loss for run, loss in zip(self.runs, losses, strict=True)
         )
 
-    def reached(self, target: float) -> Spread | None:
-        """Rounds to an accuracy in per cent, over the seeds that got there."""
-        return Spread.of(rounds_to(run.metrics, [target])[f"{target:g}"] for run in self.runs)
+    def reached(self, target: float) -> Reached | None:
+        """Rounds to an accuracy in per cent; a lower bound where some seeds did not get there."""
+        firsts = [rounds_to(run.metrics, [target])[f"{target:g}"] for run in self.runs]
+        return Reached.of(firsts, [len(run.metrics) for run in self.runs])
 
     def until(self, rounds: int) -> Trial:
         """As it stood after that round: a run that diverged later was whole then."""
@@ -120,6 +122,14 @@ class Tuning:
         targets = [] if self.target is None else [f"rounds to {self.target:g}%"]
         return [*self.over, "rounds", "accuracy %", "loss", *targets]
 
+    def columns(self) -> list[Column]:
+        """For a terminal: what was varied stays; the loss is left out first, then the rounds."""
+        drops = {"loss": 2, "rounds": 1}
+        return [
+            Column(name, wrap=16 if k < len(self.over) else 0, number=k >= len(self.over), drop=drops.get(name, 0))
+            for k, name in enumerate(self.header())
+        ]
+
     def cells(self, trial: Trial) -> list[str]:
         accuracy, loss = trial.accuracy, trial.loss
         cells = [
@@ -129,11 +139,30 @@ class Tuning:
             loss.text(4) if loss else "-",
         ]
         if self.target is not None:
-            cells.append(rounds_text(trial.reached(self.target), len(trial.runs)))
+            reached = trial.reached(self.target)
+            cells.append("-" if reached is None else reached.text())
         return cells
 
+    def winners(self) -> list[set[int]]:
+        """By column of the table, which trials are among the best; those that diverged or stopped early are not."""
+        whole = [None if t.diverged or t.rounds < self.config.rounds else t for t in self.trials]
+        figures: list[list[Spread | None]] = [
+            [None if t is None else t.accuracy for t in whole],
+            [None if t is None else t.loss for t in whole],
+        ]
+        marked = [best(figures[0], highest=True), best(figures[1])]
+        if self.target is not None:
+            reached = [None if t is None else t.reached(self.target) for t in whole]
+            marked.append(best([None if each is None else each.spread for each in reached]))
+        return [*(set[int]() for _ in (*self.over, "rounds")), *marked]
+
     def __rich__(self) -> Any:
-        return table(self.header(), [self.cells(trial) for trial in self.trials], title=self.title())
+        marked = self.winners()
+        rows = [
+            [bold(text, k in marked[c]) for c, text in enumerate(self.cells(trial))]
+            for k, trial in enumerate(self.trials)
+        ]
+        return table(self.columns(), rows, title=self.title())
 
     def markdown(self) -> str:
         return f"{self.title()}\n\n" + markdown(self.header(), map(self.cells, self.trials))
@@ -157,12 +186,17 @@ class Tuning:
                     "diverged": trial.diverged,
                     "accuracy": None if trial.accuracy is None else trial.accuracy.mean,
                     "loss": None if trial.loss is None else trial.loss.mean,
-                    "rounds_to": None if self.target is None else getattr(trial.reached(self.target), "mean", None),
+                    "rounds_to": None if self.target is None else _mean(trial.reached(self.target)),
                     "folder": trial.folder,
                 }
                 for trial in self.trials
             ],
         }
+
+
+def _mean(reached: Reached | None) -> float | None:
+    """None where some seed did not get there."""
+    return reached.mean if reached is not None and reached.complete else None
 
 
 def _tail(run: Run, name: str) -> float | None:

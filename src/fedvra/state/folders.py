@@ -19,7 +19,8 @@ def require_unused(path: Path) -> None:
         require(not path.exists() or path.is_dir(), f"{path} is a file: name a folder to write to with --out.")
         require(
             not path.is_dir() or all(entry.name == LOCK for entry in path.iterdir()),
-            f"the folder {path} is already in use: name another with --out, or remove it first.",
+            f"the folder {path} is already in use: name another with --out, or continue what is in it with "
+            f"`fedvra resume {path}`.",
         )
     except OSError as error:
         raise unwritable(path, error) from None

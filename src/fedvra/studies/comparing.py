@@ -10,55 +10,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvra.algorithms import REGISTRY
-from fedvra.callbacks.base import Callback
-from fedvra.core.calls import split_calls
+from fedvra.callbacks.display import View
 from fedvra.core.errors import RunInterrupt, require
 from fedvra.runs.config import configure
 from fedvra.runs.files import PLAN, RunFolder, write_json
 from fedvra.runs.options import RunConfig
+from fedvra.runs.variants import Variant, parse_variants
 from fedvra.show.comparison import Comparison, Run
 from fedvra.state.folders import locked, make_folder, require_unused
 from fedvra.studies.execution import check, execute, resume
-
-
-@dataclass(frozen=True)
-class Variant:
-    """An algorithm with the hyper-parameters that were given for it."""
-
-    algorithm: str
-    given: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """In tables and plots."""
-        label = REGISTRY.get(self.algorithm).label
-        return f"{label} ({', '.join(f'{k}={v}' for k, v in self.given.items())})" if self.given else label
-
-    @property
-    def slug(self) -> str:
-        """As the name of a folder."""
-        parts = [self.algorithm, *(f"{k}={v}" for k, v in self.given.items())]
-        return "_".join(parts).replace("/", "%2F")
-
-
-def parse_variants(text: str) -> list[Variant]:
-    """Algorithms separated by commas, each perhaps with hyper-parameters after a colon.
-
-    >>> [v.slug for v in parse_variants("fedavg,fedvra:gamma=0.1,a=5,scaffold")]
-    ['fedavg', 'fedvra_gamma=0.1_a=5', 'scaffold']
-    """
-    made = [Variant(name, given) for name, given in split_calls(text)]
-    for variant in made:
-        REGISTRY.get(variant.algorithm)
-    require(bool(made), "name at least one algorithm to compare, e.g. --algorithms fedvra,fedavg.")
-    for k, variant in enumerate(made):
-        require(variant not in made[:k], f"{variant.slug} is named twice; name each algorithm and setting once.")
-    return made
 
 
 def compare(
@@ -66,7 +30,7 @@ def compare(
     *layers: Mapping[str, Any],
     out: str | Path,
     seeds: Iterable[int] = (0,),
-    view: Callback | None = None,
+    view: View | None = None,
 ) -> Comparison:
     """Run every algorithm with every seed into ``out/ALGORITHM/seed-S``; write table and picture into ``out``.
 
@@ -101,7 +65,7 @@ def compare(
 
 
 def resume_comparison(
-    out: str | Path, rounds: int | None = None, workers: int | str | None = None, view: Callback | None = None
+    out: str | Path, rounds: int | None = None, workers: int | str | None = None, view: View | None = None
 ) -> Comparison:
     """Go on with a comparison that was interrupted: runs that have ended stay as they are, the others are resumed or begun."""
     out = Path(out)
@@ -125,11 +89,13 @@ class Planned:
         return {"label": self.label, "folder": self.folder, "config": self.config.to_dict()}
 
 
-def _carry_out(plan: list[Planned], out: Path, view: Callback | None) -> Comparison:
+def _carry_out(plan: list[Planned], out: Path, view: View | None) -> Comparison:
     """Play what is left of the plan; write table, picture and report."""
     from fedvra.show.page import write_report  # which knows of plans
 
     write_json(out / PLAN, [planned.to_dict() for planned in plan])
+    if view is not None:
+        view.study([(planned.label, planned.config) for planned in plan])
     runs = [play(planned, out, view) for planned in plan]
     comparison = Comparison(plan[0].config, runs, out)
     comparison.write()
@@ -138,11 +104,14 @@ def _carry_out(plan: list[Planned], out: Path, view: Callback | None) -> Compari
     return comparison
 
 
-def play(planned: Planned, out: Path, view: Callback | None) -> Run:
+def play(planned: Planned, out: Path, view: View | None) -> Run:
     """Begin this run, go on with it, or leave it as it is where it has ended."""
     folder, config = RunFolder(out / planned.folder), planned.config
     summary = folder.ended(config)
-    if summary is None:
+    if summary is not None:
+        if view is not None:
+            view.passed(planned.label, summary)
+    else:
         looking = [] if view is None else [view]
         try:
             if folder.config_file.exists():
@@ -150,5 +119,5 @@ def play(planned: Planned, out: Path, view: Callback | None) -> Run:
             else:
                 summary = execute(config, folder.path, looking, planned.label)
         except RunInterrupt:
-            raise RunInterrupt(f"interrupted; `fedvra resume {out}` goes on.") from None
+            raise RunInterrupt(f"interrupted; `fedvra resume {out}` continues.") from None
     return Run(planned.label, summary, folder.metrics())

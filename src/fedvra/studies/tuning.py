@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedvra.callbacks.base import Callback
+from fedvra.callbacks.display import View
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require, unknown_name
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
 from fedvra.runs.config import configure
 from fedvra.runs.files import write_json
 from fedvra.runs.options import OPTIONS
+from fedvra.runs.variants import Variant
 from fedvra.show.tuning import Trial, Tuning
 from fedvra.state.folders import locked, make_folder, require_unused
-from fedvra.studies.comparing import Planned, Variant, play
+from fedvra.studies.comparing import Planned, play
 from fedvra.studies.execution import check
 
 PLAN = "tuning.json"
@@ -47,7 +48,7 @@ def tune(
     seeds: Iterable[int] = (0,),
     target: float | None = None,
     full: bool = False,
-    view: Callback | None = None,
+    view: View | None = None,
 ) -> Tuning:
     """Try every combination of the values in ``over`` with every seed.
 
@@ -92,7 +93,7 @@ def tune(
         return _carry_out(plan, out, view)
 
 
-def resume_tuning(out: str | Path, workers: int | str | None = None, view: Callback | None = None) -> Tuning:
+def resume_tuning(out: str | Path, workers: int | str | None = None, view: View | None = None) -> Tuning:
     """Go on with a search that was interrupted; it comes to the same result."""
     plan = json.loads((Path(out) / PLAN).read_text(encoding="utf-8"))["plan"]
     if workers is not None:
@@ -109,6 +110,20 @@ def rungs(rounds: int, settings: int) -> list[int]:
     """
     steps = 0 if settings < KEPT else 1 if settings < KEPT**3 else 2
     return sorted({max(1, rounds // KEPT**k) for k in range(steps + 1)}) if rounds else [rounds]
+
+
+def kept(settings: int) -> int:
+    """How many of them go on after a rung."""
+    return min(settings, max(LEAST, -(-settings // KEPT)))
+
+
+def _later(ladder: Sequence[int], rung: int, settings: int, plan: Mapping[str, Any]) -> int:
+    """Rounds that the rungs after this one will take."""
+    total = 0
+    for before, after in itertools.pairwise(ladder[rung:]):
+        settings = kept(settings)
+        total += settings * len(plan["seeds"]) * (after - before)
+    return total
 
 
 class Candidate(NamedTuple):
@@ -142,20 +157,26 @@ def settings_to_try(plan: Mapping[str, Any]) -> list[Candidate]:
     return made
 
 
-def _carry_out(plan: dict[str, Any], out: Path, view: Callback | None) -> Tuning:
+def _carry_out(plan: dict[str, Any], out: Path, view: View | None) -> Tuning:
     """Rung by rung; what is there already is not played again."""
     write_json(out / PLAN, {"plan": plan, "result": None})
     base, settings, target = configure(plan["options"]), settings_to_try(plan), plan["target"]
     going, trials = list(range(len(settings))), {}
     ladder = [base.rounds] if plan["full"] else rungs(base.rounds, len(settings))
-    for rounds in ladder:
+    for rung, rounds in enumerate(ladder):
+        until = {
+            i: [replace(each, config=replace(each.config, rounds=rounds)) for each in settings[i].planned]
+            for i in going
+        }
+        if view is not None:
+            coming = [(each.label, each.config) for i in going for each in until[i]]
+            view.study(coming, _later(ladder, rung, len(until), plan))
         for i in going:
-            until = [replace(each, config=replace(each.config, rounds=rounds)) for each in settings[i].planned]
-            runs = [play(planned, out, view) for planned in until]
+            runs = [play(planned, out, view) for planned in until[i]]
             trials[i] = Trial(settings[i].given, settings[i].folder, runs)
         going.sort(key=lambda i: trials[i].until(rounds).rank(target))
         if rounds < base.rounds:
-            going = going[: max(LEAST, -(-len(going) // KEPT))]
+            going = going[: kept(len(going))]
     behind = sorted(trials.keys() - set(going), key=lambda i: (-trials[i].rounds, trials[i].rank(target)))
     tuning = Tuning(base, plan["over"], [trials[i] for i in (*going, *behind)], target, out)
     tuning.write()

@@ -36,20 +36,15 @@ function shownExperiments() {
   return view.experiment < 0 ? content.experiments : [content.experiments[view.experiment]];
 }
 
-/** Every label there is: its place decides the colour, so that an algorithm has one colour in all experiments. */
-const labels = [...new Set(content.experiments.flatMap((experiment) => experiment.groups.map((group) => group.label)))];
-
 function allGroups() {
   const experiments = shownExperiments(), together = experiments.length > 1;
   return experiments.flatMap((experiment, e) => experiment.groups.map((group) => {
-    const place = labels.indexOf(group.label), colours = palette();
-    const style = together ? e + Math.floor(place / colours.length) : place; // together, lines tell experiments apart
     return {
       ...group,
       experiment,
       label: together ? `${group.label}, ${experiment.title}` : group.label,
-      colour: colours[place % colours.length],
-      dash: content.dashes[style % content.dashes.length],
+      colour: isDark() ? group.look.dark : group.look.light,
+      dash: together ? content.dashes[e % content.dashes.length] : group.look.dash, // together, dashes tell experiments apart
     };
   }));
 }
@@ -67,7 +62,6 @@ const targetWords = (target) => isNaN(target) ? target.replace("=", " ") : `${ta
 
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => view.theme === "dark" || (view.theme === "auto" && systemDark.matches);
-const palette = () => (isDark() ? content.dark : content.light);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function swatch(group) {
@@ -108,9 +102,18 @@ function pair(mean, std, text = significant(mean)) {
 }
 
 const percentText = ({ mean, std, runs }) => (runs > 1 ? `${pair(100 * mean, 100 * std, (100 * mean).toFixed(2))}%` : `${(100 * mean).toFixed(2)}%`);
-const roundsText = ({ mean, std, runs }) => (runs > 1 ? pair(mean, std, mean.toFixed(1)) : String(mean));
 const secondsText = ({ mean, std, runs }) => seconds(mean, runs > 1 ? std : null);
+const FIRST = "fedvra"; // drawn last, so that nothing covers it
 const MAIN = ["test_accuracy", "test_loss", "train_loss"]; // the others are further measures
+/** Which of some {mean, std} or null are the best: all within one deviation of the least mean (or the highest); none if all are alike. */
+function best(values, highest = false) {
+  const means = new Set(values.filter(Boolean).map((each) => each.mean));
+  if (means.size < 2) return new Set();
+  const first = highest ? Math.max(...means) : Math.min(...means);
+  const width = Math.max(...values.filter((each) => each && each.mean === first).map((each) => each.std));
+  return new Set([...values.keys()].filter((k) => values[k] && Math.abs(values[k].mean - first) <= width));
+}
+
 const isAccuracy = (name) => name.endsWith("accuracy");
 
 const AXES = {

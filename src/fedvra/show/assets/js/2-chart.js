@@ -11,8 +11,9 @@ class Chart {
       tool("+", "Zoom in", () => this.zoom(0.5)), tool("reset", "Show all", () => this.reset()));
     this.plot = element("div", { class: "plot", tabindex: "0", role: "group", "aria-labelledby": this.heading.id,
       "aria-roledescription": "plot", onkeydown: (event) => this.key(event), onblur: () => this.leave() });
+    this.note = element("span", { class: "muted small" });
     this.tip = element("div", { class: "tip", role: "status", hidden: true });
-    this.card = element("div", { class: "card" }, element("div", { class: "heading" }, this.heading, this.tools), this.plot);
+    this.card = element("div", { class: "card" }, element("div", { class: "heading" }, element("div", {}, this.heading, this.note), this.tools), this.plot);
     this.plot.addEventListener("pointermove", (event) => this.touch(event));
   }
 
@@ -24,9 +25,10 @@ class Chart {
       if (!series || (view.axis !== "round" && !group.axes[view.axis])) continue;
       const convert = !isAccuracy(this.measure.name) ? (v) => v : this.log ? (v) => 100 - 100 * v : (v) => 100 * v;
       const scale = isAccuracy(this.measure.name) ? 100 : 1;
-      found.push({ group, x: positions(group, series), y: series.mean.map(convert), spread: series.std.map((v) => scale * v) });
+      const spread = (series.std ?? series.mean.map(() => 0)).map((v) => scale * v);
+      found.push({ group, x: positions(group, series), y: series.mean.map(convert), spread, signed: series.mean.some((v) => v < 0) });
     }
-    return found;
+    return found.sort((a, b) => (a.group.algorithm === FIRST) - (b.group.algorithm === FIRST)); // FedVRA on top
   }
 
   draw() {
@@ -39,16 +41,19 @@ class Chart {
     const lines = (this.drawn = this.lines());
     const floor = Math.min(...lines.flatMap((line) => line.y.filter((v) => v > 0))) / 3;
     const visible = (v) => (!this.log ? v : v > 0 ? v : null);
+    const ceiling = this.unit ? 100 : Infinity; // no band says what no run could: an accuracy above 100%, a loss below 0
     const tables = lines.map((line) => [
-      line.x, line.y.map(visible), line.y.map((v, k) => visible(v + line.spread[k])),
-      line.y.map((v, k) => (this.log ? Math.max(v - line.spread[k], floor) : v - line.spread[k])),
+      line.x, line.y.map(visible), line.y.map((v, k) => visible(Math.min(v + line.spread[k], ceiling))),
+      line.y.map((v, k) => (this.log ? Math.max(v - line.spread[k], floor) : Math.max(v - line.spread[k], line.signed ? -Infinity : 0))),
     ]);
     const data = tables.length ? uPlot.join(tables) : [[0, 1]];
     const series = [{}], bands = [];
-    lines.forEach(({ group, x }, k) => {
-      series.push({ stroke: group.colour, width: 2.2, dash: group.dash.map((each) => 2.2 * each), spanGaps: true,
+    const scaling = this.scaling();
+    lines.forEach((line, k) => {
+      const { group, x } = line, auto = scaling.includes(line); // one that went off to 1e31 leaves no room for the others
+      series.push({ auto, stroke: group.colour, width: 2.2, dash: group.dash.map((each) => 2.2 * each), spanGaps: true,
         points: { show: x.length === 1, size: 8, fill: group.colour } });
-      const edge = { stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
+      const edge = { auto, stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
       series.push({ ...edge }, { ...edge });
       bands.push({ series: [3 * k + 2, 3 * k + 3], fill: `${group.colour}30` });
     });
@@ -67,11 +72,11 @@ class Chart {
       height: this.height,
       series, bands,
       legend: { show: false },
-      scales: { x: { time: false, distr: view.logX ? 3 : 1 }, y: { distr: this.log ? 3 : 1, ...this.cropped() } },
+      scales: { x: { time: false, distr: view.logX ? 3 : 1 }, y: { distr: this.log ? 3 : 1, ...this.ranged() } },
       axes: [
         { ...axis, label: AXES[view.axis].label, labelFont: axis.font, labelSize: 18, size: 30, gap: 3, labelGap: 0, space: view.axis === "round" ? 45 : 75,
           values: (u, ticks) => ticks.map((v) => (v === null ? "" : AXES[view.axis].tick(v))) },
-        { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => (v === null ? "" : significant(v) + this.unit)) },
+        { ...axis, size: 58, values: (u, ticks, i, space, step) => ticks.map((v) => (v === null ? "" : tickText(v, this.log ? 0 : step) + this.unit)) },
       ],
       cursor: { drag: { x: true, y: false, dist: 6 }, y: false, points: { show: (u, k) => k % 3 === 1, size: 8 },
         dataIdx: (u, k, hovered) => nearest(u.data[k], hovered) },
@@ -83,20 +88,32 @@ class Chart {
   }
 
   /**
-   * Of accuracies over many rounds the start is a cliff that leaves the rest a flat line: show what comes after a tenth of the
-   * rounds and as much below it as makes the slope plain. Zooming in on the start shows the start.
+   * The first rounds of an accuracy are a cliff that would leave the rest a flat line: they may leave the plot below, but nothing
+   * after the first tenth of the rounds does. Zooming in, or showing all, shows them. What diverged has no say: see draw.
    */
-  cropped() {
-    if (!isAccuracy(this.measure.name) || this.log || !this.drawn.length) return {};
-    const knee = Math.min(...this.drawn.map(({ y }) => y[Math.floor(y.length / 10)]));
+  ranged() {
+    if (this.log || !this.drawn.length) return {};
+    const lines = this.scaling();
+    const edges = (from) => lines.flatMap(({ y, spread }) => y.flatMap((v, k) => (k < from(y.length) ? [] : [v - spread[k], v + spread[k]])));
+    const clip = (v) => (this.unit ? Math.min(100, Math.max(0, v)) : v);
+    const all = edges(() => 0).map(clip), later = Math.min(...edges((length) => Math.floor(length / 10)).map(clip));
+    const least = Math.min(...all), most = Math.max(...all), signed = lines.some((line) => line.signed);
     return {
       range: (u, min, max) => {
-        if (min === null) return [0, 100];
-        const low = this.zoomed ? min : Math.max(min, max - 1.6 * (max - knee));
-        const margin = Math.max(0.05 * (max - low), 0.05);
-        return [Math.max(0, low - margin), max + margin];
+        if (min === null) return this.unit ? [0, 100] : [0, 1];
+        const cut = this.unit && !this.whole && min <= least && max >= most && later - least > (most - least) / 3;
+        const low = cut ? Math.max(min, later - 0.6 * (max - later)) : min;
+        this.note.textContent = cut ? `from ${tickText(low, 0.1)}% up; reset shows the first rounds too` : "";
+        const margin = Math.max(0.05 * (max - low), this.unit ? 0.05 : Math.abs(max) * 1e-3, 1e-12);
+        return [signed ? low - margin : Math.max(0, low - margin), this.unit ? Math.min(100, max + margin) : max + margin];
       },
     };
+  }
+
+  /** The lines that axes are made for: those that did not diverge, where there are any. */
+  scaling() {
+    const whole = this.drawn.filter(({ group }) => group.whole);
+    return whole.length ? whole : this.drawn;
   }
 
   /** In words, for those who do not see the plot. */
@@ -163,6 +180,7 @@ class Chart {
   }
 
   reset() {
+    this.whole = !this.whole && !this.zoomed;
     const all = this.u.data[0];
     this.u.setScale("x", { min: all[0], max: all[all.length - 1] });
   }
@@ -173,12 +191,22 @@ class Chart {
     this.zoomedAxis = view.axis;
   }
 
+  /** What is written along the y-axis, for tests. */
+  ticks() { return this.u.axes[1]._values.filter(Boolean); }
+
   resize() { this.u.setSize({ width: Math.max(200, this.plot.clientWidth), height: this.height }); }
+}
+
+/** A tick with as many decimals as tell it from the next. */
+function tickText(value, step) {
+  if (!step || Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-4)) return significant(value);
+  return value.toFixed(Math.min(6, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))));
 }
 
 /** Whether a measure is positive throughout and goes through more than two powers of ten: then a straight axis hides most of it. */
 function spansDecades(name) {
-  const values = allGroups().flatMap((group) => group.series[name]?.mean ?? []);
+  const values = allGroups().filter((group) => group.whole).flatMap((group) => group.series[name]?.mean ?? []);
+  if (!values.length) return false;
   return Math.min(...values) > 0 && Math.max(...values) > 100 * Math.min(...values);
 }
 

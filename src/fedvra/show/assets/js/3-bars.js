@@ -7,13 +7,13 @@ function drawBars(holder, rows) {
   holder.replaceChildren(...rows.map((row) => {
     const track = element("div", { class: "track", "aria-hidden": "true" });
     for (const bar of row.bars) {
-      const fill = element("div", { class: bar.hatched ? "fill hatched" : "fill" });
+      const fill = element("div", { class: `fill${bar.hatched ? " hatched" : ""}${bar.complete === false ? " bound" : ""}` });
       fill.style.width = share(bar.mean);
       fill.style.color = fill.style.background = row.group.colour;
       track.append(fill);
     }
     const [first] = row.bars;
-    if (first && first.runs > 1 && first.std > 0) {
+    if (first && first.runs > 1 && first.std > 0 && first.complete !== false) {
       const whisker = element("div", { class: "whisker" });
       whisker.style.left = share(first.mean - first.std);
       whisker.style.width = share(Math.min(2 * first.std, first.mean + first.std));
@@ -48,26 +48,26 @@ function drawTargets() {
 /** The highest target that most of the groups reach: where they can be told apart. */
 function hardestReached(known) {
   const groups = allGroups();
-  const reached = (target) => groups.filter((group) => group.rounds_to[target]).length;
+  const reached = (target) => groups.filter((group) => group.rounds_to[target]?.runs).length;
   return known.filter((target) => reached(target) > groups.length / 2).pop() ?? known.filter(reached).pop() ?? known[0];
 }
 
-const runsNote = (spread, group) => (spread.runs < group.counted ? `${spread.runs} of ${group.counted} runs` : "");
-const missing = (group) => ({ group, bars: [], text: `not in ${group.rounds} rounds` });
+const runsNote = (reached, group) => (reached.complete ? "" : `${reached.runs} of ${group.counted} runs got there; the others count with all they had`);
+const missing = (group) => ({ group, bars: [], text: group.whole ? `not in ${group.rounds} rounds` : "diverged" });
 
 function roundsRow(group) {
-  const spread = group.rounds_to[view.target];
-  if (!spread) return missing(group);
-  return { group, bars: [spread], text: roundsText(spread), note: runsNote(spread, group) };
+  const reached = group.rounds_to[view.target];
+  if (!reached?.runs) return missing(group);
+  return { group, bars: [reached], text: reached.text.replace(/ \(.*/, ""), note: runsNote(reached, group) };
 }
 
 function bytesRow(group) {
   const here = group.bytes_to.here[view.target], original = group.bytes_to.original[view.target];
-  if (!here) return missing(group);
+  if (!here?.runs) return missing(group);
   const { up, down } = group.published;
   const differs = Math.abs(original.mean / here.mean - 1) > 0.01;
   const note = differs ? `published: ${bytes(original.mean)}, with ${up} vectors up and ${down} down per client and round` : "";
-  return { group, bars: [here, { ...original, runs: 1, hatched: true }], text: bytes(here.mean), note };
+  return { group, bars: [here, { ...original, runs: 1, hatched: true }], text: `${here.complete ? "" : ">"}${bytes(here.mean)}`, note };
 }
 
 function drawTime() {
@@ -77,18 +77,23 @@ function drawTime() {
   })));
 }
 
+/** The best of what is shown: all that lie within one deviation of the first. What diverged or has not finished is not among them. */
 function drawHeadlines() {
-  const groups = visibleGroups();
-  const least = (value) => groups.filter((group) => value(group)).sort((a, b) => value(a).mean - value(b).mean)[0];
-  const said = [];
-  const best = least((group) => group.final && { mean: -group.final.mean });
-  if (best) said.push(["Best final accuracy", best.label, percentText(best.final)]);
-  const fastest = least((group) => group.rounds_to[view.target]);
-  if (fastest) said.push([`Fewest rounds to ${targetWords(view.target)}`, fastest.label, roundsText(fastest.rounds_to[view.target])]);
-  const cheapest = least((group) => group.bytes_to.here && group.bytes_to.here[view.target]);
-  if (cheapest) said.push([`Least data to ${targetWords(view.target)}`, cheapest.label, bytes(cheapest.bytes_to.here[view.target].mean)]);
-  const quickest = least((group) => group.seconds_per_round);
-  if (quickest) said.push(["Shortest round", quickest.label, secondsText(quickest.seconds_per_round)]);
-  $("headlines").replaceChildren(...(groups.length > 1 ? said : []).map(([what, who, figure]) => element("div", { class: "headline" },
-    element("span", { class: "muted small", text: what }), element("b", { text: who }), element("span", { text: figure }))));
+  const groups = visibleGroups().filter((group) => group.wins), said = [];
+  const tell = (what, value, text, highest = false) => {
+    const values = groups.map((group) => { const found = value(group); return found && found.complete !== false ? found : null; });
+    const known = groups.filter((group, k) => values[k]);
+    if (known.length < 2) return;
+    const among = best(values, highest), winners = groups.filter((group, k) => among.has(k));
+    const sorted = winners.sort((a, b) => (value(a).mean - value(b).mean) * (highest ? -1 : 1));
+    if (!sorted.length) said.push([what, "all alike", text(value(known[0]))]);
+    else said.push([what, sorted[0].label, text(value(sorted[0])), sorted.slice(1).map((group) => group.label)]);
+  };
+  tell("Best final accuracy", (group) => group.final, percentText, true);
+  tell(`Fewest rounds to ${targetWords(view.target)}`, (group) => group.rounds_to[view.target], (reached) => reached.text);
+  tell(`Least data to ${targetWords(view.target)}`, (group) => group.bytes_to.here && group.bytes_to.here[view.target], (sent) => bytes(sent.mean));
+  tell("Shortest round", (group) => group.seconds_per_round, secondsText);
+  $("headlines").replaceChildren(...said.map(([what, who, figure, others = []]) => element("div", { class: "headline" },
+    element("span", { class: "muted small", text: what }), element("b", { text: who }), element("span", { text: figure }),
+    ...(others.length ? [element("span", { class: "muted small also", text: `within one deviation: ${others.join(", ")}` })] : []))));
 }

@@ -6,23 +6,26 @@ function drawTable() {
   const cell = (group, column) => group.cells[group.experiment.header.indexOf(column)] ?? "";
   const rows = groups.map((group) => columns.map((column, k) => (k ? cell(group, column) : cell(group, column).replace(
     group.experiment.groups.find((each) => each.cells === group.cells).label, group.label))));
-  const best = columns.map((column, k) => bestCell(column, rows.map((row) => row[k])));
+  const figure = (group, column) => (column === "seconds" ? null : group.figures[group.experiment.header.indexOf(column) - 1] ?? null);
+  const marked = columns.map((column, k) => (k ? best(groups.map((group) => figure(group, column)), column.endsWith(" %")) : new Set()));
   $("results").replaceChildren(
     element("thead", {}, element("tr", {}, ...columns.map((column) => element("th", { scope: "col", text: column })))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, k) => (k
-      ? element("td", { text, class: text !== "" && text === best[k] ? "best" : false }) : element("th", { scope: "row", text })))))),
+    element("tbody", {}, ...rows.map((row, r) => element("tr", {}, ...row.map((text, k) => (k
+      ? element("td", { text, class: marked[k].has(r) ? "best" : false }) : element("th", { scope: "row", text })))))),
   );
   const several = groups.some((group) => group.counted > 1);
-  $("table-note").textContent = `${several ? "Mean ± standard deviation over seeds. " : ""}Rounds are the first at or above the target. The best are bold.`;
+  $("table-note").textContent = `${several ? "Mean ± standard deviation over seeds. " : ""}Rounds are the first at or above the target; `
+    + "> where not every run got there, with the others counted at their last round. "
+    + `Bold: the best${several ? " and all within one deviation of it" : ""}, of what finished.`;
+  drawMessages(groups);
 }
 
-/** The text of the best cell: the highest accuracy, the fewest rounds; none where a column is all alike, or of seconds. */
-function bestCell(column, texts) {
-  if (column === "seconds") return null;
-  const found = texts.filter((text) => /^[\d.]/.test(text));
-  const sorted = [...found].sort((a, b) => parseFloat(a) - parseFloat(b));
-  if (new Set(found).size < 2) return null;
-  return column.endsWith(" %") ? sorted[sorted.length - 1] : sorted[0];
+/** Why runs did not finish. */
+function drawMessages(groups) {
+  const said = groups.flatMap((group) => group.messages.map((message) => ({ group, ...message })));
+  $("messages").hidden = !said.length;
+  $("messages").replaceChildren(...said.map(({ group, seed, status, text }) => element("li", {},
+    element("b", { text: `${group.label}, seed ${seed}` }), ` ${status}: ${text}`)));
 }
 
 /** The lines that are shown, experiment by experiment, as their text in that format. */

@@ -1,0 +1,78 @@
+"""What an algorithm says of a round: its coefficients of the rule. Nothing here imports torch, which is slow to load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedvra.core.cohort import Floats
+from fedvra.core.errors import require
+from fedvra.core.objects import Value
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Scalars over the clients whose replies are counted; what the scale s may depend on."""
+
+    omega: float
+    """sum_A omega_i"""
+    omega_q: float
+    """sum_A omega_i * Q~_i, the effective numbers of steps"""
+
+
+def divisor(omega: float) -> float:
+    """The weight of those who answered, where a mean over them is wanted: none without weight can be had."""
+    require(
+        omega > 0,
+        "the clients of this round whose replies count have weights that sum to zero, and there is no mean over them: give "
+        "every client a weight above 0, or have the sampler leave out those without.",
+    )
+    return omega
+
+
+def unscaled(totals: Totals) -> float:
+    """s = 1: the weights w_i say it all."""
+    return 1.0
+
+
+def over_cohort(totals: Totals) -> float:
+    """s = 1 / sum_A omega_i: a weighted mean over those who answered."""
+    return 1.0 / divisor(totals.omega)
+
+
+def effective_steps(totals: Totals) -> float:
+    """s = (sum_A omega_i Q~_i) / (sum_A omega_i)^2: FedNova's tau_eff over the cohort's weight, for w_i = 1/Q~_i."""
+    return totals.omega_q / divisor(totals.omega**2)
+
+
+@dataclass(frozen=True)
+class Coefficients(Value):
+    """What an algorithm says of a round: its row of the table, arrays over the cohort [M]."""
+
+    gamma: Floats
+    """Strength of the proximal pull towards x0."""
+    alpha: Floats
+    """a*gamma: how far the dual moves per unit of x0 - x_i. Zero everywhere: there are no duals at all."""
+    w: Floats
+    """beta*gamma*d: the weight of D_i in the server's step, besides omega_i."""
+    sigma: float = 0.0
+    """0: the client corrects by its dual alone (ADMM family). 1: by its dual minus the server's (SCAFFOLD, VRL-SGD)."""
+    kappa: float = 0.0
+    """beta: how far lam moves x0."""
+    scale: Callable[[Totals], float] = unscaled
+    """s, once it is known whose replies count."""
+    communicates: bool = True
+    """False: the clients go on by themselves this round and the server hears nothing (FedPD)."""
+
+
+def discounted_steps(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
+    """Q~ = (1 - (1 - gamma*eta)^Q) / (gamma*eta): what Q steps amount to under the pull towards x0; Q itself where gamma = 0.
+
+    >>> discounted_steps(np.array([0.0, 0.5]), np.array([0.1, 1.0]), np.array([3.0, 2.0]))
+    array([3. , 1.5])
+    """
+    pull = gamma * eta
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(pull > 0, -np.expm1(steps * np.log1p(-np.minimum(pull, 1.0))) / pull, steps)
