@@ -63,7 +63,7 @@ def stop(record):
         raise KeyboardInterrupt
 
 try:
-    execution.execute(small(workers="auto", state_memory=0), out, stop)
+    execution.execute(small(workers="auto", state_memory=0), out, [stop])
 except KeyboardInterrupt:
     pass
 with locked(out):

@@ -119,7 +119,7 @@ def play(
     title: str | None = None,
 ) -> RunSummary:
     """Play the rounds that are left, keeping the books; ends with a summary however it ends."""
-    with stop_on_signal() as stop:
+    with stop_on_signal(ready=False) as stop:
         label = federation.experiment.algorithm.label
         run = Run.of(
             federation,
@@ -133,6 +133,7 @@ def play(
             interrupted=lambda: stop.asked,
         )
         with suppress(DivergedError), Following(run, followers(config, folder, callbacks)) as following:
+            stop.begin()  # those who write the summary are there
             run.leaving = stop.asked
             while not run.over:
                 following.round(federation.round)

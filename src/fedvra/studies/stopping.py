@@ -16,21 +16,38 @@ NOTICE = b"\nStopping when this round is over; once more stops at once.\n"
 
 @dataclass
 class Stop:
+    """What signals have asked for so far."""
+
     asked: bool = False
+    at_once: bool = False
+    """By a second signal."""
+    ready: bool = True
+    """Whether a second signal may raise now; before, it is kept for :meth:`begin`."""
+
+    def begin(self) -> None:
+        """From here on everything is in place for being stopped at once."""
+        self.ready = True
+        if self.at_once:
+            raise KeyboardInterrupt
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[Stop]:
+def stop_on_signal(ready: bool = True) -> Iterator[Stop]:
     """While this lasts, SIGINT and SIGTERM are noted in ``asked``; from the second on they raise ``KeyboardInterrupt``.
+
+    Unless ``ready``, that waits for ``Stop.begin``.
 
     A signal that is ignored stays ignored (as in a job that a script put into the background), and outside the main thread,
     where Python allows no handlers, nothing is changed.
     """
-    stop = Stop()
+    stop = Stop(ready=ready)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.asked:
+        if stop.asked and stop.ready:
             raise KeyboardInterrupt
+        if stop.asked:
+            stop.at_once = True
+            return
         stop.asked = True
         with suppress(OSError):
             os.write(2, NOTICE)  # not print, which may be what the signal interrupted
