@@ -20,7 +20,7 @@ from fedvra.core.torch_private import (
     overload_name,
     tree_leaves,
 )
-from fedvra.local.replay.record import Call, aten
+from fedvra.local.replay.record import Call, aten, layout, tensors_in
 
 Product = tuple[Tensor, Tensor, Tensor]
 """A parameter and two factors whose product is its gradient: added by the product itself."""
@@ -30,6 +30,14 @@ Plain = tuple[Tensor, Tensor | None]
 # torch's own bindings cost about 1 us less per call than the generic operator, and take numbers where aten has no out= variant.
 _NAMES = ("mm", "addmm", "bmm", "baddbmm", "sum", "add", "sub", "mul", "div", "neg", "where", "gather", "clamp_min")
 _BINDINGS = {name: getattr(torch, name) for name in _NAMES}
+_OVERWRITING: dict[str, tuple[Any, str]] = {
+    "relu": (torch.relu_, ""),
+    "threshold_backward": (kernel(aten.threshold_backward.grad_input), "grad_input"),
+    "add": (torch.add, "out"),
+}
+"""Elementwise: the result may lie where the first argument was. How this is done, and the argument that says where."""
+LARGE = 1 << 18
+"""Bytes of a tensor from which on it matters that its memory is used again while it is in a cache."""
 
 
 class Slot(NamedTuple):
@@ -51,6 +59,10 @@ class Tape:
         self._views = {id(t): (c, i) for c in views for i, t in enumerate(c.outputs)}
         self._slots: dict[int, Slot] = {}
         self._plain: dict[int, Tensor] = {}
+        self._made: set[int] = set()
+        """Memory that every step writes before anybody reads it."""
+        self._last: dict[int, int] = {}
+        """For large tensors in the frame, the last call that needs each."""
 
     # -- what calls are given ---------------------------------------------------------------------------------------------
 
@@ -91,13 +103,17 @@ class Tape:
     ) -> None:
         """One more call; ``new`` are its outputs that are to be found in the frame (None: nobody asks for it)."""
         bound, named = [self.bind(a) for a in args], {name: self.bind(v) for name, v in kwargs.items()}
-        if not new and not any(isinstance(v, Slot) for v in tree_leaves([bound, named], is_leaf=_is_slot)):
+        slots = _slots_in([bound, named])
+        if not new and not slots:
             self.calls.append(partial(func, *bound, **named))
             return
+        self._last.update((slot.place, len(self.calls)) for slot in slots if slot.place in self._last)
         places: list[int | None] = []
         for t in new:
             if isinstance(t, Tensor):
                 self._slots[id(t)] = Slot(len(self.frame))
+                if t.nbytes >= LARGE:
+                    self._last[len(self.frame)] = len(self.calls)
                 places.append(len(self.frame))
                 self.frame.append(None)
             else:
@@ -125,9 +141,9 @@ class Tape:
                 self._append(kernel(c.func), c.args, c.kwargs)
                 if isinstance(first, Tensor) and memory(first) in self.moving:
                     self._slots.setdefault(id(first), self.bind(c.args[0]))
-            elif c.name == "relu" and memory(c.args[0]) in self.moving and reads[memory(c.args[0])] == 1:
-                source = self.bind(c.args[0])  # nobody else reads it: overwrite
-                self._append(torch.relu_, c.args, {})
+            elif c.name in _OVERWRITING and self._overwrites(c, reads):
+                source, (func, out) = self.bind(c.args[0]), _OVERWRITING[c.name]
+                self._append(func, c.args, {**c.kwargs, out: c.args[0]} if out else {})
                 self.moving.add(memory(first))
                 self._slots[id(first)] = source
             elif c.name == "relu":
@@ -142,6 +158,34 @@ class Tape:
             else:
                 self.moving.update(memory(t) for t in c.outputs if isinstance(t, Tensor))
                 self._append(kernel(c.func), c.args, c.kwargs, c.outputs, c.several)
+            self._made |= c.writes - c.reads
+
+    def _overwrites(self, c: Call, reads: Counter[int]) -> bool:
+        """Whether the result may take the place of the first argument: it is of this step, and nobody else reads it.
+
+        Views of memory that moves are taken anew in every step, so for small results this would not pay.
+        """
+        source, result = c.args[0], c.outputs[0]
+        if reads[memory(source)] > 1 or memory(source) not in self._made:
+            return False
+        if c.name == "relu" and memory(source) in self.moving:
+            return True
+        return (
+            result.nbytes >= LARGE
+            and all(memory(t) != memory(source) for t in tensors_in((c.args[1:], c.kwargs)))
+            and (source.dtype, layout(source)) == (result.dtype, layout(result))
+        )
+
+    def _with_memory_freed(self, needed: Any) -> tuple[Callable[[], Any], ...]:
+        """The calls, with large tensors given up after the last that uses them, but for those ``needed`` afterwards.
+
+        The next kernel that wants memory then gets some that is still in a cache.
+        """
+        kept, calls = {slot.place for slot in _slots_in(needed)}, list(self.calls)
+        for place, last in sorted(self._last.items(), key=lambda item: -item[1]):
+            if place not in kept:
+                calls.insert(last + 1, partial(self.frame.__setitem__, place, None))
+        return tuple(calls)
 
     # -- the tape as a function ---------------------------------------------------------------------------------------------
 
@@ -152,10 +196,10 @@ class Tape:
             (w.addmm_ if w.ndim == 2 else w.baddbmm_, self.bind(a), self.bind(b))
             for w, a, b in ((self.bind(w), a, b) for w, a, b in products)
         ]
-        scaled = [self.bind(w) for w, _ in others]
+        scaled = _joined(out, [self.bind(w) for w, _ in others])
         moved = [self.bind(w) for w, g in others if g is not None]
         gradients = [self.bind(g) for _, g in others if g is not None]
-        calls, frame, now = tuple(self.calls), self.frame, self.now
+        calls, frame, now = self._with_memory_freed([sums, gradients]), self.frame, self.now
         nothing: list[Any] = [None] * len(frame)
 
         def by_columns(rho: Tensor, eta: Tensor, c: Tensor | None) -> None:
@@ -198,7 +242,7 @@ class Tape:
     def giving(self, gradients: Sequence[Any]) -> Callable[[], list[Any]]:
         """All calls; returns the gradients, one per parameter: None, a tensor, or its two factors."""
         bound = [self.bind(g) for g in gradients]
-        calls, frame, now = tuple(self.calls), self.frame, self.now
+        calls, frame, now = self._with_memory_freed(bound), self.frame, self.now
         nothing: list[Any] = [None] * len(frame)
 
         def give() -> list[Any]:
@@ -211,8 +255,26 @@ class Tape:
         return give
 
 
+def _slots_in(tree: Any) -> list[Slot]:
+    return [v for v in tree_leaves(tree, is_leaf=_is_slot) if isinstance(v, Slot)]
+
+
 def _is_slot(value: Any) -> bool:
     return isinstance(value, Slot)
+
+
+def _joined(x: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    """The same numbers of x [P] in fewer pieces: parts that follow each other as one. Those of a block stay as they are."""
+    if x.ndim > 1:
+        return parts
+    spans: list[list[int]] = []
+    for part in parts:
+        start = part.storage_offset() - x.storage_offset()
+        if spans and spans[-1][1] == start:
+            spans[-1][1] += part.numel()
+        else:
+            spans.append([start, start + part.numel()])
+    return [x[start:stop] for start, stop in spans]
 
 
 def _into(func: Any) -> tuple[Any, list[str]] | None:
