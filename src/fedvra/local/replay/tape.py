@@ -269,7 +269,7 @@ def _joined(x: Tensor, parts: list[Tensor]) -> list[Tensor]:
         return parts
     spans: list[list[int]] = []
     for part in parts:
-        start = part.storage_offset() - x.storage_offset()
+        start = int(part.storage_offset() - x.storage_offset())
         if spans and spans[-1][1] == start:
             spans[-1][1] += part.numel()
         else:
