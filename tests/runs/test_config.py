@@ -177,7 +177,7 @@ BAD = [
     ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
     ({"weights": "evenly"}, "there is no value of weights 'evenly'"),
     ({"drop": 1}, r"drop must be a probability in \[0, 1\)"),
-    ({"targets": "0,50"}, "targets: an accuracy is given in per cent"),
+    ({"targets": "0,50"}, "targets must be an accuracy in per cent"),
     ({"targets": 5}, "targets must be a list such as 90,95"),
     ({"engine": "locl"}, "there is no value of engine 'locl': did you mean 'local'"),
     ({"precision": "float8"}, "there is no value of precision 'float8'"),

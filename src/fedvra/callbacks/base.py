@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from fedvra.core.errors import UsageError
 from fedvra.core.objects import Value
 from fedvra.problems.base import module_of
 from fedvra.runs.files import Record, RunSummary, Status
+from fedvra.runs.history import numbers
 
 if TYPE_CHECKING:
     from fedvra.engines.experiment import Experiment
@@ -98,6 +100,12 @@ class Run:
             )
         return self.simulator
 
+    def metric_names(self) -> list[str]:
+        """What the run's own metrics are called in its records."""
+        given = () if self.experiment is None else self.experiment.metrics
+        found = dict.fromkeys(name for record in self.records[-1:] for name in numbers(record))
+        return [name for name in found if any(re.fullmatch(rf"(validation_)?{own}(_\w+)?", name) for own in given)]
+
     def model(self) -> torch.nn.Module:
         """The global model as it is now."""
         assert self.experiment is not None
@@ -119,6 +127,9 @@ class Callback(Value, ABC):
 
     afterwards: ClassVar[bool] = False
     """Whether it is told when all others have added what they have to add: the record is then in ``run.records``."""
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise a UsageError where it does not fit the run: before anything is played or written."""
 
     def on_start(self, run: Run) -> None:
         """Before the first round that is played now."""

@@ -34,6 +34,9 @@ class Following:
             run.stopped = run.records[-1].get("stopped")  # it was resumed at its end
         try:
             for callback in self.callbacks:
+                if run.experiment is not None:
+                    callback.check(run.experiment)
+            for callback in self.callbacks:
                 self._ask(callback.on_start)
                 self._started.append(callback)
         except BaseException as error:
@@ -74,7 +77,7 @@ class Following:
             run.status = "failed"
             run.message = str(error) if isinstance(error, FedvraError) else f"{type(error).__name__}: {error}"
         drift = self._drift() if error is None and run.folder is not None else None
-        run.summary = RunSummary.of(run, run.records, run.status, run.message, drift, run.label)
+        run.summary = RunSummary.of(run, run.records, run.status, run.message, drift, run.label, run.metric_names())
         with ExitStack() as ending:  # all of them, even where one fails
             for callback in reversed(self._started):
                 ending.callback(callback.on_end, run)

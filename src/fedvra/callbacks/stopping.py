@@ -11,12 +11,11 @@ from typing import Any, ClassVar
 
 from fedvra.callbacks.base import Callback, Run
 from fedvra.core.errors import StopRun, UsageError, require
-from fedvra.core.goals import ACCURACY, Goal, figure, require_figure, smaller_is_better
+from fedvra.core.goals import ACCURACY, VALIDATION, Goal, figure, require_figure, smaller_is_better
 from fedvra.core.validation import check_whole
+from fedvra.engines.experiment import Experiment
 from fedvra.runs.files import Record
 from fedvra.runs.history import series
-
-VALIDATION = "validation_accuracy"
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class Until(Callback):
     def __post_init__(self) -> None:
         Goal.read(self.target, "until")
 
-    def on_start(self, run: Run) -> None:
-        _require_evaluation(run)
+    def check(self, experiment: Experiment) -> None:
+        _require_evaluation(experiment)
 
     def on_round(self, run: Run, record: Record) -> None:
         goal = Goal.read(self.target)
@@ -73,8 +72,8 @@ class Patience(Callback):
         check_whole("patience", self.rounds)
         require(self.least >= 0, f"least must be >= 0, got {self.least}.")
 
-    def on_start(self, run: Run) -> None:
-        _require_evaluation(run)
+    def check(self, experiment: Experiment) -> None:
+        _require_evaluation(experiment)
 
     def on_round(self, run: Run, record: Record) -> None:
         metric = _watched(self.metric or ACCURACY, record)
@@ -93,9 +92,9 @@ def _watched(metric: str, record: Record) -> str:
     return VALIDATION if metric == ACCURACY and VALIDATION in record else metric
 
 
-def _require_evaluation(run: Run) -> None:
+def _require_evaluation(experiment: Experiment) -> None:
     require(
-        run.experiment is None or run.simulator is None or run.experiment.eval_every > 0,
+        experiment.eval_every > 0,
         "early stopping needs figures to go by, and eval_every=0 never measures any: leave it out.",
     )
 

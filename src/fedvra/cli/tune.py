@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     help="What to try: a hyper-parameter or an option of a run, and values separated by commas. May be repeated.",
 )
 @click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Such as 0,1,2 or 0-2.")
-@click.option("--target", metavar="P", help="Rank by rounds to this accuracy (per cent), not by accuracy at the end.")
+@click.option(
+    "--target",
+    metavar="P",
+    help="Rank by rounds to this accuracy (per cent) or figure (f1=0.8), not by accuracy at the end.",
+)
+@click.option("--by", "metric", metavar="NAME", help="Rank by this figure of the records, e.g. f1 or test_loss.")
 @click.option(
     "--full",
     is_flag=True,
@@ -50,6 +55,7 @@ def command(
     over: tuple[str, ...],
     seeds: str,
     target: str | None,
+    metric: str | None,
     full: bool,
     out: str | None,
     config_file: str | None,
@@ -58,9 +64,11 @@ def command(
 ) -> None:
     """Try every combination of the values given, each with every seed, and say which is best.
 
-    Judged by the mean test accuracy of the last tenth of the rounds, or by the rounds to --target. It is the test data that
-    choose, so the figures of the best setting are a little too good. Each run has a folder of its own, as of `fedvra run`;
-    beside them table.md and tuning.json. `fedvra resume` continues it after Ctrl-C or a crash.
+    Judged by the mean accuracy of the last tenth of the rounds, or by the rounds to --target. With --validation 0.1 it is data
+    set aside that choose; without, the test data do, and the figures of the best setting are a little too good.
+
+    Each run has a folder of its own, as of `fedvra run`; beside them table.md and tuning.json. `fedvra resume` continues it
+    after Ctrl-C or a crash.
 
     \b
     Examples:
@@ -74,7 +82,6 @@ def command(
     config = configured(*asked)
     tried = {name: value.split(",") for name, value in option_text.assignments("over", over).items()}
     require(len(tried) == len(over), "--over names something twice: write all its values in one, NAME=V1,V2.")
-    aim = None if target is None else option_text.number("target", target)
     numbers = parse_seeds(seeds)
 
     from fedvra.callbacks.display import make_view
@@ -84,7 +91,7 @@ def command(
     folder = folder_for(out, "tune", config.task, config.algorithm)
     console = make_console(stderr=as_json)
     view = make_view(console, lines=0)
-    found = tune(tried, *asked, out=folder, seeds=numbers, target=aim, full=full, view=view)
+    found = tune(tried, *asked, out=folder, seeds=numbers, target=target, metric=metric, full=full, view=view)
     present(found, console, as_json)
 
 

@@ -13,6 +13,7 @@ from fedvra.core.errors import UsageError, require
 Target: TypeAlias = float | str
 """An accuracy in per cent, or a figure and its value: 97, "f1=0.8"."""
 ACCURACY = "test_accuracy"
+VALIDATION = "validation_accuracy"
 SMALLER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity", "gap", "cost")
 """How the names of figures end that are to become small."""
 
@@ -81,7 +82,7 @@ class Goal:
         goal = cls(metric, value, smaller_is_better(metric) if sign == "=" else sign == "<=")
         require(
             not goal.percent or 0 < value <= 100,
-            f"{name}: an accuracy is given in per cent, such as 97, got {given!r}.",
+            f"{name} must be an accuracy in per cent such as 97, got {given!r}.",
         )
         return goal
 

@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     PROBE = 14
     CHECK = 15
     CLOCK = 16
+    HELD_OUT = 17
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int = SERVER) -> np.random.Generator:

@@ -15,9 +15,10 @@ from torch import Tensor
 from fedvra.core.cohort import Ints
 from fedvra.core.errors import require
 from fedvra.core.objects import Value
-from fedvra.core.validation import frozen_array
+from fedvra.core.validation import check_whole, frozen_array
 from fedvra.data import trees
 from fedvra.data.checking import checked, labels_of
+from fedvra.data.held_out import hold_out
 from fedvra.data.lazy import ClientReader, Reader, obtained
 from fedvra.data.partitions.base import Partition
 from fedvra.data.transform import Transform
@@ -110,27 +111,44 @@ class Dataset(Value):
 class FederatedData(Value):
     """A data set and who holds which of its samples, as one flat index array: N may be a million.
 
-    Client i holds ``indices[offsets[i]:offsets[i + 1]]``, in ascending order.
+    Client i holds ``indices[offsets[i]:offsets[i + 1]]``, in ascending order; its own test data likewise.
     """
 
     dataset: Dataset
     offsets: Ints
     indices: Ints
+    unseen: int = 0
+    """So many further clients, with the numbers after N-1, never train."""
+    validation: Ints | None = None  # samples to choose by
+    test_offsets: Ints | None = None
+    test_indices: Ints | None = None
 
     @property
     def clients(self) -> int:
-        """N."""
-        return len(self.offsets) - 1
+        """N, the clients that may train."""
+        return len(self.offsets) - 1 - self.unseen
 
     @property
     def sizes(self) -> Ints:
         """n_i for every client."""
-        return np.diff(self.offsets)
+        return np.diff(self.offsets)[: self.clients]
+
+    @property
+    def trained(self) -> Ints:
+        """All samples that are trained on, by client."""
+        return self.indices[: self.offsets[self.clients]]
 
     def part(self, client: int) -> Ints:
         """The samples of one client: row numbers in ``dataset.inputs``."""
-        require(0 <= client < self.clients, f"there is no client {client}: they are numbered 0 to {self.clients - 1}.")
+        last = len(self.offsets) - 2
+        require(0 <= client <= last, f"there is no client {client}: they are numbered 0 to {last}.")
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def own_test(self, client: int) -> Ints:
+        """The samples that one client is tested on: its held-out ones; all it has, where it never trains and none are."""
+        if self.test_offsets is None or self.test_indices is None:
+            return self.part(client) if client >= self.clients else np.empty(0, dtype=np.int64)
+        return self.test_indices[self.test_offsets[client] : self.test_offsets[client + 1]]
 
 
 def split(
@@ -145,6 +163,9 @@ def split(
     by: Any = None,
     collate: Collate | None = None,
     lazy: bool | None = None,
+    validation: float = 0.0,
+    test_share: float = 0.0,
+    unseen: int = 0,
 ) -> FederatedData:
     """Check the data and deal them to the clients.
 
@@ -165,6 +186,9 @@ def split(
         lazy: whether a Dataset or a mapped file is read batch by batch, while the step before is computed; None: where it is a
             mapped file, or would take more than a quarter of the free memory. Numbers are the same to the bit. A partition
             that goes by labels then needs ``by``, unless the targets are an array.
+        validation: share of every client's samples to set aside to choose by (early stopping, ``fedvra tune``).
+        test_share: share of every client's samples to set aside for testing on that client, see ``fv.ClientResults``.
+        unseen: so many more clients never train, and show how the model does on newcomers; they come after the others.
 
     >>> import numpy as np
     >>> from fedvra.data.partitions import IID
@@ -191,8 +215,10 @@ def split(
         dataset = replace(dataset, test_inputs=inputs, test_targets=targets, test_reader=reader)
     given: dict[str, Any] = {"transform": transform, "classes": classes, "collate": collate}
     dataset = checked(replace(dataset, **{name: value for name, value in given.items() if value is not None}))
-    owners = partition.assign(_to_go_by(dataset, by), clients, seed)
-    return FederatedData(dataset, *_by_owner(owners, len(dataset), clients))
+    total = clients if clients is None else clients + check_whole("unseen", unseen, least=0)
+    owners = partition.assign(_to_go_by(dataset, by), total, seed)
+    dealt = FederatedData(dataset, *_by_owner(owners, len(dataset), total))
+    return hold_out(dealt, seed, validation, test_share, unseen)
 
 
 def per_client(

@@ -29,7 +29,7 @@ def class_counts(data: FederatedData) -> Ints:
     classes, every = data.dataset.classes, data.dataset.labels
     if classes is None or every is None:
         return data.sizes[:, None]
-    labels = every[data.indices]
+    labels = every[data.trained]
     owners, labels = owners[labels >= 0], labels[labels >= 0]
     return np.bincount(owners * classes + labels, minlength=data.clients * classes).reshape(data.clients, classes)
 
@@ -63,7 +63,7 @@ def picture(data: FederatedData, path: str | Path) -> Path:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("clients, sorted by their main class" if crowded else "client")
     axes.set_ylabel("samples")
-    axes.set_title(f"{data.dataset.name}: {len(data.indices):,} samples on {clients:,} clients", loc="left")
+    axes.set_title(f"{data.dataset.name}: {len(data.trained):,} samples on {clients:,} clients", loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     if 1 < classes <= 20:
         handles, labels = axes.get_legend_handles_labels()

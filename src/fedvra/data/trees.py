@@ -143,6 +143,21 @@ def plain(tree: Any) -> Tree:
     return tree
 
 
+def concatenated(parts: list[Tree]) -> Tree:
+    """Trees of one structure as one, row after row.
+
+    >>> concatenated([{"x": torch.tensor([1])}, {"x": torch.tensor([2, 3])}])
+    {'x': tensor([1, 2, 3])}
+    """
+    if all(isinstance(part, Tensor) for part in parts):
+        return torch.cat(parts)
+    flat = [_pytree.tree_flatten(part) for part in parts]
+    require(all(spec == flat[0][1] for _, spec in flat), "trees of several structures cannot be joined.")
+    return _pytree.tree_unflatten(
+        [torch.cat(column) for column in zip(*(each for each, _ in flat), strict=True)], flat[0][1]
+    )
+
+
 def rebuilt(like: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
     """The items as the same kind of sequence; a named tuple takes them one by one.
 

@@ -4,8 +4,9 @@
     federation.py   the loop of rounds
     cohort_work.py  a cohort cut into parts for the workers, and their sums
     worker.py       what a worker does with its part of a cohort; singles.py: where each upload is looked at
+    evaluation.py   the global model on test and validation data, and on the clients' own
     pool.py         the worker processes
     checkpoint.py   all that a run needs to resume
 
-Imports core, clock, state, policies, samplers, algorithms, local, problems.
+Imports core, clock, state, policies, samplers, data, algorithms, local, problems.
 """

@@ -24,6 +24,8 @@ class CohortWork:
 
     def __init__(self, experiment: Experiment, solver: Solver, engine: Engine, board: Board) -> None:
         self.experiment, self.solver, self.engine, self.board = experiment, solver, engine, board
+        self.losses: Floats = np.empty(0)
+        """The mean training loss of each member of the last cohort, over its steps."""
 
     def run(
         self, cohort: Cohort, row: rule.Coefficients, arrived: Mask, check: Mask, path: StepPath, staged: Staged
@@ -61,6 +63,7 @@ class CohortWork:
         losses = np.empty(len(cohort))
         for part, values in zip(parts, results, strict=True):
             losses[part] = values
+        self.losses = losses
         if not counted.any():
             return None, counted
         return self._sums(summed, ratio, mean_over(subset(cohort, counted), losses[counted])), counted

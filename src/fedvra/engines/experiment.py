@@ -21,6 +21,7 @@ from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.core.errors import UsageError, require
 from fedvra.core.objects import Value
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
+from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.protocol import SolverSettings
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem
@@ -52,6 +53,8 @@ class Experiment(Value):
     solver: SolverSettings = field(default_factory=SolverSettings)
     refuse: Refusal | None = None
     system: System | None = None
+    metrics: Metrics = field(default_factory=dict)
+    """Figures of the outputs and targets of the test data, by name."""
     local: LocalOptimiser = PLAIN
 
     def start(self) -> Tensor:
@@ -169,6 +172,7 @@ class Plan:
             e.system is None or isinstance(e.system, System),
             f"system must be an object such as fv.System(step=0.1, up=1e6) or None, got {e.system!r}.",
         )
+        check_metrics(e.metrics)
         require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
         require(
             isinstance(e.local, LocalOptimiser),

@@ -28,11 +28,12 @@ from fedvra.core.step import Server, Sums, server_round
 from fedvra.core.streams import Purpose, stream
 from fedvra.core.threads import one_thread
 from fedvra.engines.cohort_work import CohortWork, traffic
+from fedvra.engines.evaluation import Evaluator
 from fedvra.engines.experiment import Experiment, Plan, subset
 from fedvra.engines.pool import Engine, make_engine, resolve_device, resolve_workers
-from fedvra.engines.worker import Board, EvaluateTask, LossesTask, Worker
+from fedvra.engines.worker import Board, LossesTask, Worker
 from fedvra.local.check_schedule import CheckSchedule
-from fedvra.local.protocol import HasFigures, HasTestData, SlowerPathError, StepPath
+from fedvra.local.protocol import HasFigures, SlowerPathError, StepPath
 from fedvra.policies import Auto
 from fedvra.policies.refusals import Mask
 from fedvra.problems.base import keeps_statistics_local, project, statistics_of, y_width_of
@@ -114,6 +115,7 @@ class Federation:
             return Worker(solver, self.board, self.clients.readers(own_process=alone))
 
         self.engine: Engine = make_engine(make_worker, workers)
+        self.evaluator = Evaluator(e, self.solver, self.engine, self._broadcast)
         self.work = CohortWork(e, self.solver, self.engine, self.board)
 
     def close(self) -> None:
@@ -273,13 +275,8 @@ class Federation:
         found: dict[str, Any] = {"test_accuracy": None, "test_loss": None}
         if not every or self.state.round % every:
             return found
-        if isinstance(self.solver, HasTestData) and self.solver.test_parts:
-            self._broadcast()
-            parts = self.engine.map([EvaluateTask(k) for k in range(self.solver.test_parts)])
-            count = sum(p.samples for p in parts)
-            correct = sum(p.correct for p in parts)
-            found["test_accuracy"] = None if np.isnan(correct) else correct / count
-            found["test_loss"] = sum(p.loss for p in parts) / count
+        found.update(self.evaluator.test())
+        found.update(self.evaluator.validation())
         if isinstance(self.solver, HasFigures):
             found.update(self.solver.measure(self.state.x0, self.second_block()))
         return found

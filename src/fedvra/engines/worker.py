@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.core.block import Broadcast, Orders
+from fedvra.core.block import Block, Broadcast, Kept, Orders
 from fedvra.core.cohort import Floats, Ints
+from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.step import Shares, client_round
-from fedvra.local.protocol import Evaluation, HasTestData, Solver, StepPath, start_of_y
+from fedvra.local.protocol import Evaluation, HasTestData, Looked, Samples, Solver, StepPath, start_of_y, with_outputs
 from fedvra.state.client_state import Readers, Staged
 from fedvra.state.shared_rows import shared_tensor
 
@@ -58,7 +59,26 @@ class LossesTask:
     clients: Ints
 
 
-Task = LocalTask | EvaluateTask | LossesTask
+@dataclass(frozen=True)
+class FineTune:
+    """Plain local steps from x0 before a client's model is looked at."""
+
+    block: Block
+    """Of one client."""
+    decay: float
+    local: LocalOptimiser = PLAIN
+
+
+@dataclass(frozen=True)
+class LookTask:
+    """The model on some samples; perhaps after local steps of the client that they belong to."""
+
+    samples: Samples
+    outputs: bool
+    tune: FineTune | None = None
+
+
+Task = LocalTask | EvaluateTask | LossesTask | LookTask
 
 
 class Board:
@@ -83,7 +103,7 @@ class Worker:
     def __init__(self, solver: Solver, board: Board, readers: Readers) -> None:
         self.solver, self.board, self.readers = solver, board, readers
 
-    def do(self, task: Task) -> Floats | Evaluation:
+    def do(self, task: Task) -> Floats | Evaluation | Looked:
         match task:
             case LocalTask():
                 with torch.no_grad():
@@ -93,6 +113,17 @@ class Worker:
                 return self.solver.evaluate(self.board.x0, self.board.aux, part)
             case LossesTask(clients):
                 return self.solver.losses(self.board.x0, clients)
+            case LookTask(samples, outputs, tune):
+                x, aux = (self.board.x0, self.board.aux) if tune is None else self._tuned(tune)
+                return with_outputs(self.solver).look(x, aux, samples, outputs)
+
+    def _tuned(self, tune: FineTune) -> tuple[Tensor, Tensor | None]:
+        """x0 after plain local steps of one client: no dual, no pull, and nothing is kept of them."""
+        nothing, board = np.zeros(1), self.board
+        orders = Orders(tune.block, nothing, nothing, 0.0, tune.decay, local=tune.local)
+        private = Kept().start(board.aux, start_of_y(self.solver), tune.block.clients)
+        moves = client_round(self.solver.solve, Broadcast(board.x0, board.lam, board.aux), orders, Kept(), private)
+        return board.x0 + moves.move(0), None if private.aux is None else private.aux[0]
 
     def _local(self, task: LocalTask) -> Floats:
         sums, losses, block = self.board.sums[task.part], [], task.orders.block

@@ -13,7 +13,7 @@ from fedvra.core.cohort import Ints
 from fedvra.data import trees
 from fedvra.local.client_batches import ClientBatches
 from fedvra.local.loan import Batch
-from fedvra.local.protocol import Evaluation
+from fedvra.local.protocol import Evaluation, Looked, Samples
 from fedvra.local.subject import Subject
 
 TEST_PART = 1000
@@ -44,6 +44,15 @@ class Measure:
         dtype = self.subject.spec.dtype
         return self._measure(x_P, aux_K, self.feed.test_batches(pieces, dtype))
 
+    def look(self, x_P: Tensor, aux_K: Tensor | None, samples: Samples, outputs: bool) -> Looked:
+        """Any samples; in the same pieces as :meth:`test` where they are a stretch of the test data."""
+        rows, dtype = samples.rows, self.subject.spec.dtype
+        pieces = [rows[k : k + self._at_once] for k in range(0, len(rows), self._at_once)]
+        fed = self.feed.test_batch if samples.test else self.feed.batch
+        kept: list[tuple[Any, Any]] = []
+        sums = self._measure(x_P, aux_K, [fed(piece, dtype=dtype) for piece in pieces], kept if outputs else None)
+        return Looked(sums, tuple((trees.map(_on_cpu, _scores(o)), trees.map(_on_cpu, t)) for o, t in kept))
+
     def loss(self, x_P: Tensor, rows: Ints) -> float:
         """The mean loss over these samples of the training data."""
         dtype = self.subject.spec.dtype
@@ -52,7 +61,9 @@ class Measure:
         return found.loss / max(found.samples, 1)
 
     @torch.no_grad()
-    def _measure(self, x_P: Tensor, aux_K: Tensor | None, pieces: Iterable[Batch]) -> Evaluation:
+    def _measure(
+        self, x_P: Tensor, aux_K: Tensor | None, pieces: Iterable[Batch], kept: list[tuple[Any, Any]] | None = None
+    ) -> Evaluation:
         subject = self.subject
         outputs, targets = [], []
         with subject.evaluating(x_P, aux_K):
@@ -63,6 +74,8 @@ class Measure:
             whole = [(torch.cat(outputs), torch.cat(targets))]
         else:
             whole = list(zip(outputs, targets, strict=True))
+        if kept is not None:
+            kept += whole
         loss = correct = seen = 0.0
         for output, target in whole:
             entries = self.counted(target)
@@ -71,6 +84,15 @@ class Measure:
             correct += _correct(output, target)
             seen += entries
         return Evaluation(correct, loss, seen)
+
+
+def _scores(outputs: Any) -> Any:
+    """What a metric is given: the scores, where outputs come with more (as in transformers)."""
+    return outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", outputs)
+
+
+def _on_cpu(t: Tensor) -> Tensor:
+    return t.detach().cpu()
 
 
 def ignored_by(loss: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fedvra.core.block import Block, BlockTerms, Private
 from fedvra.core.cohort import Floats, Ints
-from fedvra.core.errors import require
+from fedvra.core.errors import UsageError, require
 from fedvra.core.optimisers import LocalOptimiser, OfTorch
 from fedvra.core.rule import AffineStep, Stepping, Terms, affine
 from fedvra.core.step import Moves, WholeMoves
@@ -89,6 +90,31 @@ class Evaluation(NamedTuple):
     """What the loss is a mean over: samples, or the entries of their targets that are not ignored."""
 
 
+@dataclass(frozen=True)
+class Looked:
+    """A model's results on some samples, with its outputs where they were asked for."""
+
+    sums: Evaluation
+    pairs: tuple[tuple[Any, Any], ...] = ()
+    """(outputs, targets), on the CPU, batch by batch."""
+
+    def __reduce__(self) -> Any:
+        """As bytes: between processes torch would otherwise open a file for every tensor."""
+        return _looked, (pickle.dumps((self.sums, self.pairs)),)
+
+
+def _looked(content: bytes) -> Looked:
+    return Looked(*pickle.loads(content))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Which samples to look at: rows of the training data, or of the test data."""
+
+    rows: Ints
+    test: bool = False
+
+
 class Stationarity(NamedTuple):
     """How far one client is from stationary at (x, y_i): its part in the gap G^r of the paper's second theorem."""
 
@@ -141,6 +167,14 @@ class HasTestData(ABC):
     @abstractmethod
     def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
         """Accuracy and loss on one part of the test data."""
+
+
+class HasOutputs(ABC):
+    """A solver of a model with outputs, which can be looked at on any samples."""
+
+    @abstractmethod
+    def look(self, x_P: Tensor, aux_K: Tensor | None, samples: Samples, outputs: bool) -> Looked:
+        """Accuracy and loss on these samples, with the outputs where they are wanted."""
 
 
 class StartsSecondBlock(ABC):
@@ -208,3 +242,13 @@ class LocalSolver(Solver):
 
         Returns the mean training loss over the steps of each client.
         """
+
+
+def with_outputs(solver: Solver) -> HasOutputs:
+    """The solver, if it is one of a model with outputs."""
+    if not isinstance(solver, HasOutputs):
+        raise UsageError(
+            "metrics, a validation part and clients' own results look at the outputs of a model, which this problem does not "
+            "have: use them with fv.Supervised or fv.SemiSupervised."
+        )
+    return solver

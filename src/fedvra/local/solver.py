@@ -28,7 +28,17 @@ from fedvra.local.first_moves import solve_first, takes_first_steps
 from fedvra.local.measuring import Measure
 from fedvra.local.one_client import OneClient
 from fedvra.local.programs import Programs
-from fedvra.local.protocol import Evaluation, HasTestData, SlowerPathError, Solver, SolverSettings, StepPath
+from fedvra.local.protocol import (
+    Evaluation,
+    HasOutputs,
+    HasTestData,
+    Looked,
+    Samples,
+    SlowerPathError,
+    Solver,
+    SolverSettings,
+    StepPath,
+)
 from fedvra.local.replay import CannotReplayError
 from fedvra.local.subject import Subject
 
@@ -46,7 +56,7 @@ PATHS = ("auto", "eager", "traced", "block")
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
 
-class SupervisedSolver(Solver, HasTestData):
+class SupervisedSolver(Solver, HasTestData, HasOutputs):
     """Minibatch steps on ``Supervised``."""
 
     def __init__(self, problem: Supervised, data: FederatedData, settings: SolverSettings) -> None:
@@ -171,6 +181,9 @@ class SupervisedSolver(Solver, HasTestData):
 
     def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
         return self.measuring.test(x_P, aux_K, part)
+
+    def look(self, x_P: Tensor, aux_K: Tensor | None, samples: Samples, outputs: bool) -> Looked:
+        return self.measuring.look(x_P, aux_K, samples, outputs)
 
 
 class _leaving:  # noqa: N801 - reads as a statement

@@ -154,8 +154,8 @@ class Clustering(TwoBlock):
         costs = [self.cost(client, x, y(client)) for client in range(self.clients)]
         found = {"objective": float(weights @ np.array(costs))}
         labels = self.data.dataset.labels
-        if labels is not None and labels[self.data.indices].max() >= 0:
-            truth, clusters = labels[self.data.indices], np.concatenate(self.assign(x, y))
+        if labels is not None and labels[self.data.trained].max() >= 0:
+            truth, clusters = labels[self.data.trained], np.concatenate(self.assign(x, y))
             truth, clusters = truth[truth >= 0], clusters[truth >= 0]
             accuracy = clustering_accuracy(truth, clusters)
             found |= {

@@ -16,11 +16,15 @@ from fedvra.core.cohort import Floats, Ints
 from fedvra.core.rule import private_step
 from fedvra.core.step import Moves
 from fedvra.data.dataset import FederatedData
+from fedvra.local.measuring import Measure
 from fedvra.local.protocol import (
     Evaluation,
     HasExactGradients,
     HasFigures,
+    HasOutputs,
     HasTestData,
+    Looked,
+    Samples,
     Solver,
     SolverSettings,
     StartsSecondBlock,
@@ -42,7 +46,7 @@ class Share:
     log_prior: Tensor
 
 
-class PseudoLabelSolver(Solver, HasTestData, StartsSecondBlock, HasExactGradients, HasFigures):
+class PseudoLabelSolver(Solver, HasTestData, HasOutputs, StartsSecondBlock, HasExactGradients, HasFigures):
     """y-steps here; the x-steps are those of a supervised solver, fed with soft targets."""
 
     def __init__(self, problem: SemiSupervised, data: FederatedData, settings: SolverSettings) -> None:
@@ -55,9 +59,12 @@ class PseudoLabelSolver(Solver, HasTestData, StartsSecondBlock, HasExactGradient
         dtype = problem.supervised().look(data, settings).subject.spec.dtype
         # One row per sample, rewritten for a client as it starts to work: weight times label or pseudo-label.
         self.targets = torch.full((len(data.dataset), self.classes), 1 / self.classes, dtype=dtype)
-        soft = FederatedData(replace(data.dataset, targets=self.targets), data.offsets, data.indices)
+        soft = replace(data, dataset=replace(data.dataset, targets=self.targets))
         self.inner = SupervisedSolver(problem.supervised(), soft, settings)
         self.spec = self.inner.spec
+        feed = replace(self.inner.feed, data=data, target_cast=None)
+        self.true = Measure(self.inner.subject, feed, self.inner.convolves, None)
+        """Looks at the model with the labels as they are."""
         self._none = torch.zeros(0, dtype=dtype, device=self.device)
         self.slower(self.inner.path)
 
@@ -126,6 +133,9 @@ class PseudoLabelSolver(Solver, HasTestData, StartsSecondBlock, HasExactGradient
 
     def evaluate(self, x_P: Tensor, aux_K: Tensor | None, part: int) -> Evaluation:
         return self.inner.evaluate(x_P, aux_K, part)
+
+    def look(self, x_P: Tensor, aux_K: Tensor | None, samples: Samples, outputs: bool) -> Looked:
+        return self.true.look(x_P, aux_K, samples, outputs)
 
     # -- the second block ------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,7 @@ class SemiSupervised(
             bool(np.all(np.diff(ends[data.offsets]) > 0)),
             "some client has no label at all, so it cannot be supervised.",
         )
-        return FederatedData(data.dataset, ends[data.offsets], data.indices[keep])
+        return replace(data, offsets=ends[data.offsets], indices=data.indices[keep])
 
     def pseudo_labels(self, data: FederatedData, client: int, row: Tensor) -> tuple[Ints, Tensor]:
         """What a row of ``history.y`` says: the client's unlabelled samples, and the pseudo-label of each [u, classes]."""

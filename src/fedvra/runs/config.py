@@ -72,7 +72,7 @@ def build(config: RunConfig) -> Experiment:
     from fedvra.runs.algorithm_text import make_algorithm
     from fedvra.samplers import parse_sampler
     from fedvra.samplers.work import Steps, Work, parse_epochs
-    from fedvra.tasks.own import make
+    from fedvra.tasks.own import find_task, make
 
     algorithm = make_algorithm(config.algorithm, config.set)
     sampler = parse_sampler(config.sampler, config.cohort)
@@ -84,6 +84,7 @@ def build(config: RunConfig) -> Experiment:
         sampler=sampler,
         work=work,
         data=data,
+        metrics=find_task(config.task).metrics,
         lr=_stepsize(config),
         batch_size=config.batch_size,
         seed=config.seed,

@@ -18,15 +18,16 @@ import math
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import FedvraError, require
 from fedvra.core.files import replace_durably
+from fedvra.core.goals import figure
 from fedvra.engines import checkpoint
 from fedvra.engines.federation import Federation
 from fedvra.runs.config import configure, read_config
@@ -93,6 +94,9 @@ class RunSummary:
     stopped: str | None = None
     """Why the run ended before its last round, where somebody who looked on ended it."""
 
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The run's own metrics, as they were at the end."""
+
     @classmethod
     def of(
         cls,
@@ -102,6 +106,7 @@ class RunSummary:
         message: str | None,
         drift: float | None,
         label: str | None = None,
+        names: Iterable[str] = (),
     ) -> RunSummary:
         figures = {
             **summarise(metrics),
@@ -112,6 +117,7 @@ class RunSummary:
             "path": next((m["path"] for m in reversed(metrics) if "path" in m), None),
             "path_reason": next((m["path_reason"] for m in reversed(metrics) if "path_reason" in m), None),
         }
+        figures["metrics"] = {name: value for name in names if (value := _last(metrics, name)) is not None}
         figures["stopped"] = metrics[-1].get("stopped") if metrics else None
         label = REGISTRY.get(run.algorithm).label if label is None else label
         return cls(run.task, run.algorithm, label, run.seed, status, message, **figures)
@@ -228,6 +234,11 @@ class RunFolder:
                 f"{self.path} cannot be written to ({error.strerror}): free some space, "
                 f"then `fedvra resume {self.path}` goes on."
             ) from error
+
+
+def _last(metrics: list[Record], name: str) -> float | None:
+    """The value in the last record that has one."""
+    return next((value for m in reversed(metrics) if (value := figure(m, name)) is not None), None)
 
 
 def write_json(path: Path, content: Any) -> None:

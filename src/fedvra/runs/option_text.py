@@ -132,6 +132,13 @@ def or_word(word: str, reader: Reader, stands_for: Any = ...) -> Reader:
     return read
 
 
+def share(name: str, value: Any) -> float:
+    """A share of something, from 0 to less than 1."""
+    read = number(name, value)
+    require(0 <= read < 1, f"{name} must be a share in [0, 1), such as 0.2, got {value!r}.")
+    return read
+
+
 def size(name: str, value: Any) -> int:
     """An amount of memory in bytes, perhaps with a unit.
 

@@ -126,6 +126,28 @@ class RunConfig:
         "Devices and networks (YAML: step, up, down, latency, deadline, available): rounds then take simulated time.",
     )
     eval_every: int = option(1, option_text.whole(0), "N", "Test the global model every so many rounds; 0 never.")
+    validation: float = option(
+        0.0, option_text.share, "SHARE", "Of every client's samples, set aside for early stopping and tune to go by."
+    )
+    test_share: float = option(
+        0.0, option_text.share, "SHARE", "Of every client's samples, set aside to test that client on."
+    )
+    unseen: int = option(
+        0, option_text.whole(0), "N", "So many more clients never train; they are tested as newcomers."
+    )
+    client_results: int = option(
+        0,
+        option_text.whole(0),
+        "K",
+        "Every K rounds test the global model on each client's own data (see --test-share, --unseen). 0 never.",
+        decides=False,
+    )
+    tune_steps: int = option(
+        0, option_text.whole(0), "N", "And again after N local steps of each client (personalisation).", decides=False
+    )
+    train_losses: bool = option(
+        False, option_text.truth, "", "Record the training loss of each client that takes part.", decides=False
+    )
     diagnostics: int = option(
         0,
         option_text.whole(0),

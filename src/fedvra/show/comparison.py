@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedvra.core.files import replace_durably
-from fedvra.core.goals import Goal, Target
+from fedvra.core.goals import Goal, Target, smaller_is_better
 from fedvra.runs.files import Record, RunSummary, Status, write_json
 from fedvra.runs.history import accuracies, rounds_to, series, time_to
 from fedvra.runs.options import RunConfig
@@ -39,14 +39,24 @@ class Outcome:
     rounds_to: dict[str, int | None]
     seconds: float
     time_to: dict[str, float | None] | None = None
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, status: Status, metrics: list[Record], seconds: float, targets: Iterable[Target]) -> Outcome:
+    def of(
+        cls,
+        status: Status,
+        metrics: list[Record],
+        seconds: float,
+        targets: Iterable[Target],
+        names: Mapping[str, float] | None = None,
+    ) -> Outcome:
         curve = [accuracy for _, accuracy in accuracies(metrics)]
         final, highest = (curve[-1], max(curve)) if curve else (None, None)
         timed = bool(metrics) and "simulated_time" in metrics[-1]
         simulated = time_to(metrics, targets) if timed else None
-        return cls(status, final, highest, len(metrics), rounds_to(metrics, targets), seconds, simulated)
+        return cls(
+            status, final, highest, len(metrics), rounds_to(metrics, targets), seconds, simulated, dict(names or {})
+        )
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,8 @@ class Row:
     rounds_to: dict[str, Reached | None]
     """A lower bound where some runs did not get there; None where there is no run to speak of."""
     seconds: Spread | None
+    metrics: dict[str, Spread | None] = dataclasses.field(default_factory=dict)
+    """The run's own metrics at the end, by name."""
     unfinished: int = 0
     """Runs that are still going on or were stopped; they count where no other has finished."""
     time_to: dict[str, Spread | None] = dataclasses.field(default_factory=dict)
@@ -80,6 +92,10 @@ class Row:
         done = finished or [each for each in outcomes if partial and each.status != "diverged"]
         return cls(
             label=label,
+            metrics={
+                name: Spread.of(each.metrics.get(name) for each in done)
+                for name in dict.fromkeys(name for each in outcomes for name in each.metrics)
+            },
             finished=len(finished),
             diverged=diverged,
             unfinished=len(outcomes) - len(finished) - diverged,
@@ -102,6 +118,7 @@ class Row:
             self.label + self._note(),
             self.final_accuracy.text(2, scale=100) if self.final_accuracy else missing,
             self.best_accuracy.text(2, scale=100) if self.best_accuracy else missing,
+            *(spread.text(4) if spread else missing for spread in self.metrics.values()),
             *("-" if reached is None else reached.text() for reached in self.rounds_to.values()),
             *(self._time_text(reached) for reached in self.time_to.values()),
             self.seconds.text(1) if self.seconds else missing,
@@ -116,7 +133,7 @@ class Row:
         """What the cells after the label say, where it can be compared."""
         reached = [None if each is None else each.spread for each in self.rounds_to.values()]
         times = [each if each is not None and each.runs == self.finished else None for each in self.time_to.values()]
-        figures = [self.final_accuracy, self.best_accuracy, *reached, *times, self.seconds]
+        figures = [self.final_accuracy, self.best_accuracy, *self.metrics.values(), *reached, *times, self.seconds]
         return figures if self.may_win else [None] * len(figures)
 
     def _time_text(self, taken: Spread | None) -> str:
@@ -133,23 +150,30 @@ class Row:
         return f" [{', '.join(notes)}]" if notes else ""
 
 
-def header(targets: Sequence[Target], timed: bool = False) -> list[str]:
+def same_metrics(rows: list[Row]) -> list[Row]:
+    """The rows with the same metrics in each, so that they make a table."""
+    names = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    return [dataclasses.replace(row, metrics={name: row.metrics.get(name) for name in names}) for row in rows]
+
+
+def header(targets: Sequence[Target], timed: bool = False, metrics: Iterable[str] = ()) -> list[str]:
     """Of the table whose lines are the cells of rows; ``timed``: with simulated seconds to each target."""
     return [
         "algorithm",
         "final %",
         "best %",
+        *metrics,
         *(f"rounds to {Goal.read(target).words}" for target in targets),
         *(f"simulated seconds to {Goal.read(target).words}" for target in targets if timed),
         "seconds",
     ]
 
 
-def columns(targets: Sequence[Target], timed: bool = False) -> list[Column]:
+def columns(targets: Sequence[Target], timed: bool = False, metrics: Sequence[str] = ()) -> list[Column]:
     """The same for a terminal: seconds are left out first, then the best accuracy, then targets, the easiest first."""
-    name, final, *others = header(targets, timed)
+    name, final, *others = header(targets, timed, metrics)
     easier = list(range(len(targets), 0, -1))
-    order = [len(targets) + 1, *easier, *(easier if timed else []), len(targets) + 2]
+    order = [len(targets) + 1, *(0 for _ in metrics), *easier, *(easier if timed else []), len(targets) + 2]
     return [
         Column(name, wrap=14),
         Column(final, number=True),
@@ -160,7 +184,9 @@ def columns(targets: Sequence[Target], timed: bool = False) -> list[Column]:
 def winners(rows: Sequence[Row]) -> list[set[int]]:
     """By column of the figures, which rows are among the best; of seconds none: they depend on what else the machine did."""
     by_column = list(zip(*(row.figures() for row in rows), strict=True))
-    marked = [best(values, highest=k < 2) for k, values in enumerate(by_column)]
+    names = ["accuracy", "accuracy", *(rows[0].metrics if rows else ())]
+    upwards = [not smaller_is_better(name) for name in names] + [False] * len(by_column)
+    marked = [best(values, highest=up) for values, up in zip(by_column, upwards, strict=False)]
     return [*marked[:-1], set()]
 
 
@@ -168,7 +194,7 @@ def rows_table(rows: Sequence[Row], targets: Sequence[Target], title: str | None
     """Rows for a terminal, the best of each column in bold."""
     marked = [set[int](), *winners(rows)]
     cells = [[bold(text, k in marked[c]) for c, text in enumerate(row.cells())] for k, row in enumerate(rows)]
-    return table(columns(targets, any(row.time_to for row in rows)), cells, title)
+    return table(columns(targets, any(row.time_to for row in rows), list(rows[0].metrics)), cells, title)
 
 
 @dataclass(frozen=True)
@@ -193,10 +219,11 @@ class Comparison:
         return self.out / "report.html"
 
     def rows(self) -> list[Row]:
-        return [Row.of(runs, self.config.targets) for runs in self._by_label().values()]
+        return same_metrics([Row.of(runs, self.config.targets) for runs in self._by_label().values()])
 
     def header(self) -> list[str]:
-        return header(self.config.targets, self.config.system is not None)
+        metrics = next((row.metrics for row in self.rows()), ())
+        return header(self.config.targets, self.config.system is not None, metrics)
 
     def title(self) -> str:
         c = self.config

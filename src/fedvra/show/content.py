@@ -15,7 +15,8 @@ from fedvra.core.goals import Goal, Target
 from fedvra.runs.cache import Stored
 from fedvra.runs.files import Record, RunFolder
 from fedvra.runs.history import bytes_to, numbers, sent, series
-from fedvra.show.comparison import header, mean_curve
+from fedvra.show.clients import picture
+from fedvra.show.comparison import header, mean_curve, same_metrics
 from fedvra.show.gather import Experiment, Group, shown
 from fedvra.show.spreads import Reached, Spread
 from fedvra.show.style import DASHES, looks
@@ -56,7 +57,7 @@ def content(experiments: Sequence[Experiment], beside: Path) -> dict[str, Any]:
 
 def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
     groups, targets = experiment.groups, experiment.targets
-    rows = [group.row(targets) for group in groups]
+    rows = same_metrics([group.row(targets) for group in groups])
     csv, latex = as_csv(rows, targets), as_latex(rows, targets)
     styles = looks([group.config.algorithm for group in groups])
     return {
@@ -65,8 +66,9 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
         "targets": [str(Goal.read(target)) for target in targets],
         "measures": measures(groups),
         "partition": _partition(groups),
+        "clients": picture(groups),
         "config": _config(groups),
-        "header": header(targets, any(row.time_to for row in rows)),
+        "header": header(targets, any(row.time_to for row in rows), rows[0].metrics),
         "csv": {"before": csv.before, "after": csv.after},
         "latex": {"before": latex.before, "after": latex.after},
         "groups": [
@@ -142,6 +144,9 @@ def label(name: str) -> str:
     >>> label("test_loss"), label("diagnostics/drift"), label("diagnostics/my_own"), label("inertia")
     ('Test loss', 'Squared drift of clients', 'My own', 'Inertia')
     """
+    if name.startswith(("clients/", "unseen/")):
+        kind, figure, *part = name.replace("_", " ").split("/")
+        return f"{'Clients' if kind == 'clients' else 'Unseen clients'}: {', '.join([figure, *part])}"
     return NAMES.get(name) or name.rpartition("/")[2].replace("_", " ").capitalize()
 
 

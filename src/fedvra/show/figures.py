@@ -10,6 +10,7 @@ from typing import Any
 from fedvra.core.errors import UsageError
 from fedvra.core.goals import Goal, Target
 from fedvra.runs.history import bytes_to, sent
+from fedvra.show.clients import KINDS, draw, drawn_measure
 from fedvra.show.comparison import mean_curve
 from fedvra.show.content import label, measures
 from fedvra.show.gather import Experiment
@@ -55,6 +56,9 @@ def write_figures(experiments: Sequence[Experiment], folder: str | Path, kind: s
 
 
 def _figures(experiment: Experiment) -> Iterator[tuple[str, Any]]:
+    for kind in KINDS:
+        if (spread := drawn_measure(experiment.groups, kind)) is not None:
+            yield f"{kind}-spread", draw(experiment.groups, [spread])
     for measure in measures(experiment.groups):
         name = measure["name"]
         curves = [

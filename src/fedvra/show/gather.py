@@ -17,7 +17,7 @@ from fedvra.core.errors import require
 from fedvra.core.goals import Target, in_order
 from fedvra.runs.cache import Cache, Stored, fingerprint
 from fedvra.runs.config import configure
-from fedvra.runs.files import PLAN, Record
+from fedvra.runs.files import PLAN, Record, RunFolder
 from fedvra.runs.options import RunConfig
 from fedvra.show.comparison import Outcome, Row
 
@@ -51,8 +51,14 @@ class Group:
         return sorted(run.config["seed"] for run in self.runs)
 
     def row(self, targets: Sequence[Target]) -> Row:
-        outcomes = [Outcome.of(run.status, run.metrics, run.seconds, targets) for run in self.runs]
+        outcomes = [Outcome.of(run.status, run.metrics, run.seconds, targets, _metrics(run)) for run in self.runs]
         return Row.of_outcomes(self.label, outcomes, targets, partial=True)
+
+
+def _metrics(run: Stored) -> dict[str, float]:
+    """The run's own metrics at its end, where there is a summary that says which they are."""
+    folder = RunFolder(run.where)
+    return folder.summary().metrics if folder.summary_file.is_file() else {}
 
 
 @dataclass(frozen=True)

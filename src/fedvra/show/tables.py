@@ -34,6 +34,7 @@ def as_csv(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
     Where not every run reached a target there is no mean of the rounds it took, but a number it is above: ``at_least``.
     """
     columns = [f"{name}_accuracy_{part}" for name in ("final", "best") for part in ("mean", "std", "runs")]
+    columns += [f"{name}_{part}" for name in _metrics(rows) for part in ("mean", "std", "runs")]
     columns += [f"rounds_to_{Goal.read(t)}_{part}" for t in targets for part in ("mean", "std", "runs", "at_least")]
     timed = [f"simulated_seconds_to_{Goal.read(target)}" for target in targets if _timed(rows)]
     columns += [f"{name}_{part}" for name in (*timed, "seconds") for part in ("mean", "std", "runs")]
@@ -41,8 +42,14 @@ def as_csv(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
     return Lines(head, [_csv_line(_csv_cells(row)) for row in rows], "")
 
 
+def _metrics(rows: Sequence[Row]) -> list[str]:
+    return list(rows[0].metrics) if rows else []
+
+
 def _csv_cells(row: Row) -> list[object]:
     figures = [*_figures(row.final_accuracy), *_figures(row.best_accuracy)]
+    for metric in row.metrics.values():
+        figures += _figures(metric)
     for reached in row.rounds_to.values():
         figures += _reached(reached)
     for taken in row.time_to.values():
@@ -75,7 +82,7 @@ def _csv_line(cells: Iterable[object]) -> str:
 
 def as_latex(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
     """A tabular with the rules of booktabs."""
-    head = header(targets, _timed(rows))
+    head = header(targets, _timed(rows), _metrics(rows))
     before = (
         "% \\usepackage{booktabs}\n"
         f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n\\toprule\n"

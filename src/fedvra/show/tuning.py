@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,10 @@ from typing import Any
 
 from fedvra.algorithms import REGISTRY
 from fedvra.core.files import replace_durably
+from fedvra.core.goals import ACCURACY, VALIDATION, Goal, Target, smaller_is_better
 from fedvra.runs import option_text
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
-from fedvra.runs.history import rounds_to, series
+from fedvra.runs.history import series
 from fedvra.runs.options import OPTIONS, RunConfig
 from fedvra.show.comparison import Run
 from fedvra.show.spreads import Reached, Spread, best
@@ -40,6 +42,15 @@ class Trial:
     def diverged(self) -> int:
         return sum(run.summary.status == "diverged" for run in self.runs)
 
+    def score(self, metric: str) -> Spread | None:
+        """A figure over the seeds, each the mean of its last tenth of rounds."""
+        return Spread.of(_tail(run, metric) for run in self.runs)
+
+    def judged_by(self, metric: str | None) -> str:
+        """By what a setting is judged: what was asked for, else accuracy on the validation data, else on the test data."""
+        own = any(VALIDATION in record for run in self.runs for record in run.metrics[-1:])
+        return metric or (VALIDATION if own else ACCURACY)
+
     @property
     def accuracy(self) -> Spread | None:
         """Over the seeds, each the mean of its last tenth of rounds; None where nothing was evaluated."""
@@ -53,9 +64,11 @@ class Trial:
             _tail(run, "train_loss") if loss is None else loss for run, loss in zip(self.runs, losses, strict=True)
         )
 
-    def reached(self, target: float) -> Reached | None:
-        """Rounds to an accuracy in per cent; a lower bound where some seeds did not get there."""
-        firsts = [rounds_to(run.metrics, [target])[f"{target:g}"] for run in self.runs]
+    def reached(self, target: Target) -> Reached | None:
+        """Rounds to a target, a lower bound where some seeds did not get there; accuracy is that on validation data, if any."""
+        goal = Goal.read(target)
+        goal = goal.on(self.judged_by(None)) if goal.metric == ACCURACY else goal
+        firsts = [next((m["round"] for m in run.metrics if goal.reached(m)), None) for run in self.runs]
         return Reached.of(firsts, [len(run.metrics) for run in self.runs])
 
     def until(self, rounds: int) -> Trial:
@@ -67,12 +80,19 @@ class Trial:
             runs.append(Run(run.label, summary, run.metrics[:rounds]))
         return replace(self, runs=runs)
 
-    def rank(self, target: float | None) -> tuple[float, ...]:
-        """Smaller is better: whole before diverged, more seeds at the target, sooner, then higher accuracy, then lower loss."""
+    def rank(self, target: Target | None, metric: str | None = None) -> tuple[float, ...]:
+        """Smaller is better: whole before diverged, more seeds at the target, sooner, then what it is judged by, then loss."""
         there = None if target is None else self.reached(target)
         sooner = (0.0, 0.0) if there is None else (-there.runs, there.mean)
-        accuracy = 0.0 if self.accuracy is None else -self.accuracy.mean
-        return (self.diverged, *sooner, accuracy, 0.0 if self.loss is None else self.loss.mean)
+        name = self.judged_by(metric)
+        found, sign = self.score(name), 1 if smaller_is_better(name) else -1
+        missing = 0.0 if metric is None else math.inf
+        return (
+            self.diverged,
+            *sooner,
+            missing if found is None else sign * found.mean,
+            0.0 if self.loss is None else self.loss.mean,
+        )
 
 
 @dataclass(frozen=True)
@@ -83,8 +103,10 @@ class Tuning:
     over: Mapping[str, Sequence[Any]]
     trials: Sequence[Trial]
     """The best first."""
-    target: float | None
+    target: Target | None
     out: Path
+    metric: str | None = None
+    """What settings are judged by; None: accuracy."""
 
     @property
     def best(self) -> Trial:
@@ -119,8 +141,13 @@ class Tuning:
         return f"{label} on {self.config.task}, {self.config.rounds} rounds: {len(self.trials)} settings"
 
     def header(self) -> list[str]:
-        targets = [] if self.target is None else [f"rounds to {self.target:g}%"]
-        return [*self.over, "rounds", "accuracy %", "loss", *targets]
+        targets = [] if self.target is None else [f"rounds to {Goal.read(self.target).words}"]
+        return [*self.over, "rounds", *self._judge(), "accuracy %", "loss", *targets]
+
+    def _judge(self) -> list[str]:
+        """The column of what decides, where that is not the accuracy on the test data."""
+        name = self.best.judged_by(self.metric)
+        return [] if name == ACCURACY else ["validation %" if name == VALIDATION else name]
 
     def columns(self) -> list[Column]:
         """For a terminal: what was varied stays; the loss is left out first, then the rounds."""
@@ -132,9 +159,13 @@ class Tuning:
 
     def cells(self, trial: Trial) -> list[str]:
         accuracy, loss = trial.accuracy, trial.loss
+        name = self.best.judged_by(self.metric)
+        judged = trial.score(name)
+        shown = "-" if judged is None else judged.text(2, 100) if name == VALIDATION else judged.text(4)
         cells = [
             *(str(trial.given[name]) for name in self.over),
             f"{trial.rounds}{' diverged' if trial.diverged else ''}",
+            *([shown] if self._judge() else []),
             accuracy.text(2, scale=100) if accuracy else "-",
             loss.text(4) if loss else "-",
         ]
@@ -151,6 +182,10 @@ class Tuning:
             [None if t is None else t.loss for t in whole],
         ]
         marked = [best(figures[0], highest=True), best(figures[1])]
+        if self._judge():
+            name = self.best.judged_by(self.metric)
+            judged = [None if t is None else t.score(name) for t in whole]
+            marked.insert(0, best(judged, highest=not smaller_is_better(name)))
         if self.target is not None:
             reached = [None if t is None else t.reached(self.target) for t in whole]
             marked.append(best([None if each is None else each.spread for each in reached]))
@@ -177,6 +212,7 @@ class Tuning:
             "algorithm": self.config.algorithm,
             "folder": str(self.out),
             "best": dict(self.best.given),
+            "judged_by": self.best.judged_by(self.metric),
             "options": self.options(self.best),
             "at_the_edge": self.at_the_edge(),
             "settings": [
@@ -185,6 +221,7 @@ class Tuning:
                     "rounds": trial.rounds,
                     "diverged": trial.diverged,
                     "accuracy": None if trial.accuracy is None else trial.accuracy.mean,
+                    "judged": getattr(trial.score(self.best.judged_by(self.metric)), "mean", None),
                     "loss": None if trial.loss is None else trial.loss.mean,
                     "rounds_to": None if self.target is None else _mean(trial.reached(self.target)),
                     "folder": trial.folder,

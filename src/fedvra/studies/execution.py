@@ -12,6 +12,7 @@ import torch
 
 from fedvra.callbacks.base import Callback, Run
 from fedvra.callbacks.checkpoints import Checkpoints
+from fedvra.callbacks.client_results import ClientResults, TrainLosses
 from fedvra.callbacks.diagnostics import Diagnostics
 from fedvra.callbacks.following import Following
 from fedvra.callbacks.function import as_callbacks
@@ -62,6 +63,8 @@ def execute(config: RunConfig, out: str | Path, callbacks: Callbacks = (), title
     folder.require_unused()
     with _opened(config, folder) as federation:
         federation.preflight()
+        for each in followers(config, folder, callbacks):
+            each.check(federation.experiment)
         make_folder(folder.path)
         with folder.locked():
             folder.require_unused()  # still: another process may have come first
@@ -105,6 +108,8 @@ def check(config: RunConfig) -> None:
     """Raise what :func:`execute` would refuse, at little cost: nothing is run, and no fast path is prepared."""
     require_installed(config.track or ())
     experiment = build(config)
+    for each in followers(config, RunFolder(""), ()):
+        each.check(experiment)
     plain = replace(experiment, solver=replace(experiment.solver, path="eager"))
     with one_thread(), closing(Federation(plain, workers=1)) as federation:
         _require_clients(federation, config)
@@ -151,6 +156,8 @@ def play(
 def followers(config: RunConfig, folder: RunFolder, callbacks: Callbacks) -> list[Callback]:
     """Who looks on, in this order: what is measured, when it ends, the records, trackers, the user's own, checkpoints."""
     looking: list[Callback] = [Diagnostics(config.diagnostics)] if config.diagnostics else []
+    looking += [TrainLosses()] if config.train_losses else []
+    looking += [ClientResults(config.client_results, tune=config.tune_steps)] if config.client_results else []
     looking += [Until(config.until)] if config.until is not None else []
     looking += [Patience(config.patience)] if config.patience is not None else []
     own = as_callbacks(callbacks)

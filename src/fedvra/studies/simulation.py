@@ -21,6 +21,7 @@ from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
+from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.protocol import SolverSettings
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem
@@ -49,6 +50,7 @@ def simulate(
     refuse: Refusal | None = None,
     system: System | None = None,
     eval_every: int = 1,
+    metrics: Metrics | None = None,
     workers: int | str = "auto",
     solver: SolverSettings | None = None,
     state_dtype: torch.dtype | None = None,
@@ -84,6 +86,9 @@ def simulate(
         system: devices and networks, e.g. ``fv.System(step=0.1, up=1e6, deadline=30)``: every record then has a simulated time,
             and replies after the deadline are not counted.
         eval_every: evaluate on the test data every so many rounds; 0 never.
+        metrics: figures of one's own, ``{"f1": f1}``: functions of the outputs and targets of the whole test data (up to 1 GiB
+            of them), or objects with ``update``, ``compute`` and ``reset`` such as those of torchmetrics, ``fv.RMSE()``,
+            ``fv.Perplexity()``. They are in the records under their names.
         workers: processes on this machine; the result does not depend on it.
         state_dtype: keep the clients' duals in this dtype, e.g. ``torch.bfloat16`` for half the memory;
             ``history.state_drift()`` is what it cost. None: that of the model.
@@ -116,6 +121,7 @@ def simulate(
         refuse=refuse,
         system=system,
         local=local,
+        metrics=check_metrics({} if metrics is None else metrics),
     )
     watching: list[Callback] = [Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []
     kept = None if keep is None else Kept()
@@ -124,15 +130,15 @@ def simulate(
     looking += [] if progress is None else [Function(progress)]
     federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder)
     run = Run.of(federation, rounds)
-    metrics = run.records
+    records = run.records
     try:
         with Following(run, looking) as following:
             while not run.over:
                 following.round(federation.round)
-        return _history(federation, metrics, kept)
+        return _history(federation, records, kept)
     except BaseException as error:
         if federation.state.round:
-            error.history = _history(federation, metrics, kept)  # type: ignore[attr-defined]
+            error.history = _history(federation, records, kept)  # type: ignore[attr-defined]
             error.add_note(
                 f"The run ended after round {federation.state.round}. What it had come to is in this exception's attribute "
                 "history; simulate(..., x_init=error.history.x0) starts from there."

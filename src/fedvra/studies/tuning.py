@@ -20,6 +20,8 @@ import numpy as np
 from fedvra.callbacks.display import View
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require, unknown_name
+from fedvra.core.goals import Target, require_figure
+from fedvra.runs import option_text
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
 from fedvra.runs.config import configure
 from fedvra.runs.files import write_json
@@ -46,7 +48,8 @@ def tune(
     *layers: Mapping[str, Any],
     out: str | Path,
     seeds: Iterable[int] = (0,),
-    target: float | None = None,
+    target: Target | None = None,
+    metric: str | None = None,
     full: bool = False,
     view: View | None = None,
 ) -> Tuning:
@@ -56,7 +59,9 @@ def tune(
         over: hyper-parameters of the algorithm or options of ``fedvra run`` (``lr``, ``epochs``, ...), with values to try.
         layers: options of ``fedvra run``, later ones winning; the algorithm is one of them.
         out: a folder that is not in use; each run has its own in it.
-        target: rank by the rounds to this accuracy (in per cent); else by accuracy at the end.
+        target: rank by the rounds to this accuracy (in per cent) or other figure (``"f1=0.8"``); else by accuracy at the end.
+        metric: rank by this figure of the records instead of the accuracy, e.g. ``"f1"`` or ``"test_loss"``. Accuracy is that
+            on the validation data where there are some, so that the test data choose nothing.
         full: play every setting to the last round. Else, where there are more than two, all are played for a third of the
             rounds (a ninth, then a third, from 27 settings on), and the best third of them, at least two, goes on:
             successive halving (Jamieson and Talwalkar, 2016). These come to bitwise what they would have come to anyway.
@@ -65,7 +70,7 @@ def tune(
     base, out, seeds = configure(*layers), Path(out), list(seeds)
     require(bool(over), "say what to try, e.g. --over alpha=0.01,0.1,1.")
     require(bool(seeds), "name at least one seed.")
-    require(target is None or 0 < target <= 100, f"the target is an accuracy in per cent, got {target}.")
+    aim = None if target is None else option_text.target("target", target)
     lists = {
         name.replace("-", "_"): tried.tolist() if isinstance(tried, np.ndarray) else list(tried)
         for name, tried in over.items()
@@ -77,7 +82,8 @@ def tune(
         "options": base.to_dict(),
         "over": lists,
         "seeds": seeds,
-        "target": target,
+        "target": aim,
+        "metric": metric,
         "full": full,
     }
     require_unused(out)
@@ -100,6 +106,13 @@ def resume_tuning(out: str | Path, workers: int | str | None = None, view: View 
         plan["options"]["workers"] = workers
     with locked(Path(out)):
         return _carry_out(plan, Path(out), view)
+
+
+def _require_judged(trial: Trial, metric: str | None) -> None:
+    """Refuse to rank by a figure that the records do not have."""
+    for run in trial.runs:
+        if metric is not None and run.metrics:
+            require_figure(run.metrics[-1], metric, "tune")
 
 
 def rungs(rounds: int, settings: int) -> list[int]:
@@ -161,6 +174,7 @@ def _carry_out(plan: dict[str, Any], out: Path, view: View | None) -> Tuning:
     """Rung by rung; what is there already is not played again."""
     write_json(out / PLAN, {"plan": plan, "result": None})
     base, settings, target = configure(plan["options"]), settings_to_try(plan), plan["target"]
+    metric = plan.get("metric")
     going, trials = list(range(len(settings))), {}
     ladder = [base.rounds] if plan["full"] else rungs(base.rounds, len(settings))
     for rung, rounds in enumerate(ladder):
@@ -174,11 +188,12 @@ def _carry_out(plan: dict[str, Any], out: Path, view: View | None) -> Tuning:
         for i in going:
             runs = [play(planned, out, view) for planned in until[i]]
             trials[i] = Trial(settings[i].given, settings[i].folder, runs)
-        going.sort(key=lambda i: trials[i].until(rounds).rank(target))
+        _require_judged(trials[going[0]], metric)
+        going.sort(key=lambda i: trials[i].until(rounds).rank(target, metric))
         if rounds < base.rounds:
             going = going[: kept(len(going))]
-    behind = sorted(trials.keys() - set(going), key=lambda i: (-trials[i].rounds, trials[i].rank(target)))
-    tuning = Tuning(base, plan["over"], [trials[i] for i in (*going, *behind)], target, out)
+    behind = sorted(trials.keys() - set(going), key=lambda i: (-trials[i].rounds, trials[i].rank(target, metric)))
+    tuning = Tuning(base, plan["over"], [trials[i] for i in (*going, *behind)], target, out, metric)
     tuning.write()
     write_json(out / PLAN, {"plan": plan, "result": tuning.to_dict()})
     return tuning

@@ -28,6 +28,7 @@ class Task(Value):
             problem and its data.
         defaults: options of ``fedvra run`` that suit the task; what is not named is as in the paper's MNIST experiment.
         settings: hyper-parameters by algorithm that suit it better than the algorithm's own defaults.
+        metrics: figures of its own, e.g. ``{"f1": f1}``, as for :func:`fedvra.simulate`.
 
     A task in a file of yours is run as ``fedvra run path/to/mine.py:NAME``.
 
@@ -46,6 +47,8 @@ class Task(Value):
     """Options of ``fedvra run`` that differ from the paper's MNIST experiment."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Hyper-parameters by algorithm that differ from the algorithm's own defaults."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Figures of its own in the records, by name: as ``metrics`` of ``fv.simulate``."""
 
 
 TASKS: Registry[Task] = Registry("task", "fedvra.tasks", group="fedvra.tasks")
@@ -60,7 +63,16 @@ def dealt(dataset: str, config: RunConfig) -> FederatedData:
     partition = parse_partition(config.split)  # first: a slip there should not wait for a download
     loaded = load(dataset, config.data)
     transform = loaded.transform.normalized(config.normalize)
-    return split(loaded, partition, clients=config.clients, seed=config.seed, transform=transform)
+    return split(
+        loaded,
+        partition,
+        clients=config.clients,
+        seed=config.seed,
+        transform=transform,
+        validation=config.validation,
+        test_share=config.test_share,
+        unseen=config.unseen,
+    )
 
 
 def classification(dataset: str) -> Make:

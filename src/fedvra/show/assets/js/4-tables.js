@@ -81,6 +81,9 @@ function drawConfig() {
 function drawPartition() {
   const [experiment] = shownExperiments();
   const found = shownExperiments().length === 1 ? experiment.partition : null;
+  const spread = shownExperiments().length === 1 ? experiment.clients : null;
+  $("clients").hidden = !spread;
+  if (spread) $("clients").querySelector("img").src = spread;
   $("partition").hidden = !found;
   if (!found) return;
   const picture = $("partition").querySelector("img");
