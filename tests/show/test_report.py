@@ -259,6 +259,26 @@ def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert page.exists()
 
 
+def test_watching_ends_with_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store(tmp_path / "run", [0.3, 0.4], status=None, rounds=4)
+    page = tmp_path / "r.html"
+    seen: list[str] = []
+
+    def later(seconds: float) -> None:
+        seen.append(page.read_text())
+        shutil.rmtree(folder)
+        store(folder, [0.3, 0.4, 0.5, 0.6])
+
+    monkeypatch.setattr("fedvra.cli.report.time.sleep", later)
+    with pytest.raises(SystemExit) as exit:
+        main(["report", str(folder), "--out", str(page), "--watch", "--every", "7"])
+    assert exit.value.code == 0
+    assert len(seen) == 1
+    assert '<meta http-equiv="refresh" content="7">' in seen[0]
+    assert '"going":{"label":"FedVRA","round":2,"of":4}' in seen[0]
+    assert "refresh" not in page.read_text().split("<style>")[0]
+
+
 # -- figures for papers -------------------------------------------------------------------------------------------------
 
 NAMES = {"test_accuracy", "test_loss", "train_loss", "diagnostics-xi", "diagnostics-grad_norm2"}

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -91,7 +92,7 @@ def opened(browser: Any, runs: Path, tmp_path: Path) -> Iterator[Opened]:
 
 def test_it_shows_every_part(opened: Opened) -> None:
     page = opened.page
-    assert page.locator("h1").inner_text() == "digits"
+    assert page.locator("h1").inner_text() == "FedAvg, FedVRA and SCAFFOLD on digits"
     assert page.locator("#charts .card").count() == 3
     headings = page.locator("#further-charts h3").all_inner_texts()
     assert headings == ["Ξ: distance of duals to gradients", "Squared norm of the gradient"]
@@ -221,11 +222,11 @@ def test_colours_follow_the_system_until_they_are_chosen(browser: Any, runs: Pat
     drawn = opened.picture()
     switch = opened.page.locator("#theme")
     switch.click()
-    assert (switch.inner_text(), brightness() > 0.9) == ("Light", True)
+    assert (switch.inner_text(), brightness() > 0.9) == ("Theme: light", True)
     switch.click()
-    assert (switch.inner_text(), brightness() < 0.3) == ("Dark", True)
+    assert (switch.inner_text(), brightness() < 0.3) == ("Theme: dark", True)
     switch.click()
-    assert switch.inner_text() == "Auto"
+    assert switch.inner_text() == "Theme: system"
     assert opened.picture() == drawn
     opened.plain()
     opened.context.close()
@@ -304,6 +305,94 @@ def test_equal_means_are_marked_alike_and_bounds_never(browser: Any, tmp_path: P
     assert ">2.5 (1 of 2)" in rows["FedProx"]
     marked = opened.page.locator("#results tbody tr", has=opened.page.locator("td.best"))
     assert {text.split()[0] for text in marked.all_inner_texts()} == {"FedVRA", "FedAvg"}
+    opened.plain()
+    opened.context.close()
+
+
+def test_points_show_where_one_hovers_and_the_tip_is_at_the_far_side(opened: Opened) -> None:
+    box = opened.page.locator(".u-over").first.bounding_box()
+    opened.page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 40)
+    tip = opened.page.locator(".tip").first.bounding_box()
+    assert tip["x"] + tip["width"] < box["x"] + box["width"] / 2
+    points = opened.page.locator(".plot").first.locator(".u-cursor-pt")
+    seen = points.evaluate_all(
+        "all => all.filter(e => getComputedStyle(e).backgroundColor !== 'rgba(0, 0, 0, 0)').length"
+    )
+    assert seen == 3
+
+
+def test_bands_smoothing_and_single_seeds(opened: Opened) -> None:
+    seen = {opened.picture()}
+    opened.page.select_option("#band", "none")
+    seen.add(opened.picture())
+    opened.page.select_option("#band", "range")
+    seen.add(opened.picture())
+    low = opened.page.evaluate("fedvraCharts[0].drawn.find(l => l.group.label === 'FedVRA').low")
+    assert low == pytest.approx([20, 50, 88, 93])
+    opened.page.check("#seeds")
+    seen.add(opened.picture())
+    opened.page.select_option("#smooth", "3")
+    seen.add(opened.picture())
+    mean = opened.page.evaluate("fedvraCharts[0].drawn.find(l => l.group.label === 'FedVRA').y")
+    assert mean == pytest.approx([25, 40, (25 + 55 + 90) / 3, (55 + 90 + 94) / 3])
+    assert len(seen) == 5
+
+
+def test_the_address_keeps_what_is_shown(opened: Opened) -> None:
+    opened.chip("SCAFFOLD").click()
+    opened.page.select_option("#axis", "bytes")
+    opened.page.select_option("#band", "none")
+    before = opened.picture()
+    opened.page.reload()
+    assert opened.picture() == before
+    assert opened.chip("SCAFFOLD").get_attribute("aria-pressed") == "false"
+    opened.requests.clear()
+    opened.requests.append(opened.page.url)
+
+
+def test_one_alone(opened: Opened) -> None:
+    opened.chip("FedVRA").click(modifiers=["Shift"])
+    assert opened.page.locator("#results tbody th").all_inner_texts() == ["FedVRA"]
+
+
+def test_the_table_sorts(opened: Opened) -> None:
+    names = opened.page.locator("#results tbody th")
+    opened.page.get_by_role("button", name="final %").click()
+    assert names.all_inner_texts() == ["FedVRA", "SCAFFOLD", "FedAvg"]
+    opened.page.get_by_role("button", name="final %").click()
+    assert names.all_inner_texts() == ["FedAvg", "SCAFFOLD", "FedVRA"]
+    opened.page.get_by_role("button", name="rounds to 90%").click()
+    assert names.all_inner_texts()[0] == "FedVRA", "bounds come last"
+
+
+@pytest.mark.parametrize("kind", ["SVG", "PNG", "CSV"])
+def test_a_plot_can_be_kept(opened: Opened, kind: str, tmp_path: Path) -> None:
+    with opened.page.expect_download() as waiting:
+        opened.page.locator(".save").first.select_option(kind)
+    file = tmp_path / waiting.value.suggested_filename
+    waiting.value.save_as(file)
+    assert file.name == f"test_accuracy.{kind.lower()}"
+    if kind == "SVG":
+        found = ElementTree.fromstring(file.read_text())
+        assert len([node for node in found.iter() if node.tag.endswith("polyline")]) == 3
+    elif kind == "CSV":
+        lines = file.read_text().splitlines()
+        assert lines[0] == "label,round,mean,low,high,runs"
+        assert len(lines) == 1 + 3 * 4
+    else:
+        assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_rounds_are_whole_and_ten_lines_are_named_where_they_end(browser: Any, tmp_path: Path) -> None:
+    for k in range(8):
+        store(
+            tmp_path / "runs" / str(k), [0.1 * k, 0.1 * k + 0.1, 0.1 * k + 0.15], set={"gamma": 0.1, "a": k + 1, "d": 1}
+        )
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    marks = [mark for mark in opened.page.evaluate("fedvraCharts[0].u.axes[0]._values") if mark]
+    assert set(marks) <= {"1", "2", "3"}
+    assert opened.page.evaluate("fedvraCharts[0].named()")
+    assert opened.page.locator("h1").inner_text() == "FedVRA on digits: 8 settings"
     opened.plain()
     opened.context.close()
 

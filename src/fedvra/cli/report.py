@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from typing import TYPE_CHECKING
 
 import click
 
 from fedvra.cli._options import json_option
+
+if TYPE_CHECKING:
+    from fedvra.show.gather import Experiment
 
 
 @click.command(short_help="One self-contained page from any runs on disk.")
@@ -21,8 +26,12 @@ from fedvra.cli._options import json_option
     show_default=True,
     help="Of the figures.",
 )
+@click.option("--watch", is_flag=True, help="Write the page again while runs go on; it reloads itself in the browser.")
+@click.option("--every", type=click.IntRange(1), default=5, show_default=True, help="Seconds between two pages.")
 @json_option
-def command(folders: tuple[str, ...], out: str, figures: str | None, kind: str, as_json: bool) -> None:
+def command(
+    folders: tuple[str, ...], out: str, figures: str | None, kind: str, watch: bool, every: int, as_json: bool
+) -> None:
     """Write one page about the runs in and below each DIR: a run's folder, a comparison's, one full of them.
 
     Curves with their spread over seeds (hover, zoom, logarithmic axes, over rounds, data sent or time), rounds and bytes to a
@@ -34,12 +43,15 @@ def command(folders: tuple[str, ...], out: str, figures: str | None, kind: str, 
       fedvra report runs/compare-digits
       fedvra report runs/mnist-fedvra-seed0 runs/mnist-feddyn-seed0 --out mnist.html
       fedvra report runs/compare-digits --figures figures --format svg
+      fedvra report runs/mnist-fedvra-seed0 --watch
     """
     from fedvra.show.figures import write_figures
     from fedvra.show.gather import gather
     from fedvra.show.page import write_page
 
     experiments = gather(folders)
+    if watch:
+        experiments = follow(folders, out, every)
     page = write_page(experiments, out)
     drawn = write_figures(experiments, figures, kind) if figures else []
     if as_json:
@@ -47,3 +59,23 @@ def command(folders: tuple[str, ...], out: str, figures: str | None, kind: str, 
         return
     for what, path in [("Report", page), *(("Figure", figure) for figure in drawn)]:
         click.echo(f"{what}: {path}")
+
+
+def follow(folders: tuple[str, ...], out: str, every: int) -> list[Experiment]:
+    """Write the page again and again until every run has ended; what there is then."""
+    from fedvra.show.gather import gather
+    from fedvra.show.page import write_page
+
+    told = None
+    while True:
+        experiments = gather(folders)
+        going = [run for experiment in experiments for group in experiment.groups for run in group.runs]
+        going = [run for run in going if run.status == "interrupted"]
+        if not going:
+            return experiments
+        write_page(experiments, out, every)
+        said = "; ".join(f"{run.where}: round {run.rounds} of {run.config['rounds']}" for run in going)
+        if said != told:
+            click.echo(f"{out}: {said}", err=True)
+            told = said
+        time.sleep(every)

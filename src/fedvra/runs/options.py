@@ -277,7 +277,7 @@ class RunConfig:
 
 OPTIONS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}
 GROUPS = {
-    "Federation": ("clients", "cohort", "sampler", "rounds", "weights", "drop", "refuse", "seed"),
+    "Federation": ("clients", "cohort", "sampler", "rounds", "weights", "drop", "refuse", "system", "seed"),
     "Local training": (
         *("algorithm", "set", "epochs", "steps", "batch_size", "drop_last", "local"),
         *("lr", "lr_decay", "lr_warmup", "lr_cosine", "weight_decay"),

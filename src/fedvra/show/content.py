@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,8 @@ NAMES = {
 """For people, where the name in the record needs more than its underscores taken out."""
 BOOKKEEPING = ("seconds", "simulated_", "bytes_", "local_steps")
 """Numbers of a record that are no measure of the model: they have places of their own."""
+NAMED = 4
+"""Algorithms a heading can name."""
 DIGITS = 5
 """Significant digits of what is drawn: more than a screen shows, and half the size of the page."""
 
@@ -50,6 +54,7 @@ def content(experiments: Sequence[Experiment], beside: Path) -> dict[str, Any]:
     """Everything a page shows; folders are named as seen from the one it is written to."""
     return {
         "version": __version__,
+        "made": _made(experiments),
         "dashes": DASHES,
         "experiments": [_experiment(experiment, beside) for experiment in experiments],
     }
@@ -62,6 +67,7 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
     styles = looks([group.config.algorithm for group in groups])
     return {
         "title": experiment.title,
+        "heading": heading(experiment),
         "about": experiment.about(),
         "targets": [str(Goal.read(target)) for target in targets],
         "measures": measures(groups),
@@ -88,6 +94,45 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
     }
 
 
+def heading(experiment: Experiment) -> str:
+    """What the page is about: FedVRA and FedAvg on digits."""
+    labels = list(dict.fromkeys(REGISTRY.get(group.config.algorithm).label for group in experiment.groups))
+    many = len(experiment.groups)
+    if len(labels) == 1:
+        return f"{labels[0]} on {experiment.title}" + (f": {many} settings" if many > 1 else "")
+    if len(labels) > NAMED:
+        return f"{len(labels)} algorithms on {experiment.title}"
+    return f"{', '.join(labels[:-1])} and {labels[-1]} on {experiment.title}"
+
+
+def _going(group: Group) -> dict[str, Any] | None:
+    """How far a run is that has not ended, as far as its files tell."""
+    going = [run for run in group.runs if run.status == "interrupted"]
+    if not going:
+        return None
+    return {"label": group.label, "round": max(run.rounds for run in going), "of": group.config.rounds}
+
+
+def _made(experiments: Sequence[Experiment]) -> dict[str, str]:
+    """With what, when and from which runs; no clock is read, so that the same runs give the same page."""
+    runs = [run for experiment in experiments for group in experiment.groups for run in group.runs]
+    files = [file for run in runs for file in (RunFolder(run.where).metrics_file, run.where) if file.is_file()]
+    latest = max((file.stat().st_mtime for file in files), default=None)
+    when = "" if latest is None else datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    commands = list(dict.fromkeys(f"fedvra run --config {_yaml(run.where)}" for run in runs if run.where.is_dir()))
+    return {
+        "version": f"fedvra {__version__}, Python {platform.python_version()}",
+        "runs": str(len(runs)),
+        **({"last round written": when} if when else {}),
+        "machine of this page": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        **({"to run the first again": commands[0]} if commands else {}),
+    }
+
+
+def _yaml(folder: Path) -> str:
+    return str(folder.name + "/config.yaml")
+
+
 def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, Any]:
     curves = {name: mean_curve(group.label, group.metrics, name) for name in _names([group])}
     original = REGISTRY.get(group.config.algorithm).original
@@ -100,6 +145,7 @@ def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, A
             for run in group.runs
             if run.message is not None
         ],
+        "going": _going(group),
         "seeds": group.seeds,
         "counted": len(group.counted),
         "rounds": max(run.rounds for run in group.counted),

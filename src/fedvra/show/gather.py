@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import require
 from fedvra.core.goals import Target, in_order
 from fedvra.runs.cache import Cache, Stored, fingerprint
 from fedvra.runs.config import configure
 from fedvra.runs.files import PLAN, Record, RunFolder
 from fedvra.runs.options import RunConfig
+from fedvra.runs.variants import labelled
 from fedvra.show.comparison import Outcome, Row
 
 
@@ -145,9 +145,7 @@ def _labels(methods: list[dict[str, Any]]) -> list[str]:
     for method in methods:
         same = [other for other in methods if other["algorithm"] == method["algorithm"]]
         differing = {name: value for name, value in method.items() if any(other[name] != value for other in same)}
-        label = REGISTRY.get(method["algorithm"]).label
-        said = ", ".join(f"{name.removeprefix('set.')}={shown(value)}" for name, value in differing.items())
-        made.append(f"{label} ({said})" if said else label)
+        made.append(labelled(method["algorithm"], {n.removeprefix("set."): v for n, v in differing.items()}))
     return made
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from fedvra.core.errors import UsageError
 from fedvra.core.files import replace_durably
 from fedvra.runs.files import finite
-from fedvra.show.content import content
+from fedvra.show.content import content, heading
 from fedvra.show.gather import Experiment, gather
 
 FILE = "report.html"
@@ -29,10 +29,13 @@ def write_report(places: Iterable[str | Path], out: str | Path) -> Path:
     return write_page(gather(places), out)
 
 
-def write_page(experiments: Sequence[Experiment], out: str | Path) -> Path:
-    """The same for runs that were gathered already."""
+def write_page(experiments: Sequence[Experiment], out: str | Path, every: int | None = None) -> Path:
+    """The same for runs that were gathered already; ``every``: the page loads itself again after so many seconds."""
     out = Path(out)
-    page = report_page(experiments, out.absolute().parent).encode()
+    text = report_page(experiments, out.absolute().parent)
+    if every is not None:
+        text = text.replace("<head>", f'<head>\n<meta http-equiv="refresh" content="{every}">', 1)
+    page = text.encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         replace_durably(out, page)
@@ -51,7 +54,7 @@ def report_page(experiments: Sequence[Experiment], beside: Path) -> str:
     said = json.dumps(finite(content(experiments, beside)), allow_nan=False, separators=(",", ":"))
     own = "\n".join(read("js", name) for name in SCRIPTS)
     parts = {
-        "title": html.escape(f"{', '.join(experiment.title for experiment in experiments)} - fedvra report"),
+        "title": html.escape(f"{'; '.join(map(heading, experiments))} - fedvra report"),
         "style": f"{read('uplot', 'uPlot.min.css')}\n{read('page.css')}",
         "script": f'{read("uplot", "uPlot.iife.min.js")}\n(() => {{\n"use strict";\n{own}}})();',
         "content": said.replace("<", "\\u003c"),  # so that no text of a run can end the element it is in

@@ -8,6 +8,11 @@ const view = {
   axis: "round", // or bytes, seconds
   logX: false,
   target: null,
+  smooth: 1, // points that a line is the mean of
+  band: "std", // or range, none
+  seeds: false, // a thin line per run
+  sort: null, // {column, descending}
+  pointed: null, // the label whose chip is pointed at
   theme: stored("fedvra-theme") || "auto",
 };
 
@@ -16,6 +21,30 @@ function stored(key, value) {
     if (value !== undefined) localStorage.setItem(key, value);
     return localStorage.getItem(key);
   } catch { return null; }
+}
+
+// -- the address says what is shown, so that it can be kept and sent --------------------------------------------------------
+
+const KEPT = { axis: "round", logX: false, target: null, smooth: 1, band: "std", seeds: false };
+
+function readAddress() {
+  const said = new URLSearchParams(location.hash.slice(1));
+  for (const [name, plain] of Object.entries(KEPT)) {
+    const text = said.get(name);
+    if (text !== null) view[name] = typeof plain === "boolean" ? text === "true" : typeof plain === "number" ? Number(text) || plain : text;
+  }
+  const chosen = Number(said.get("experiment"));
+  if (said.has("experiment") && chosen >= -1 && chosen < content.experiments.length) view.experiment = chosen;
+  view.hidden = new Set(said.getAll("hide"));
+}
+
+function writeAddress() {
+  const said = new URLSearchParams();
+  for (const [name, plain] of Object.entries(KEPT)) if (view[name] !== plain && name !== "target") said.set(name, view[name]);
+  if (view.targetChosen) said.set("target", view.target);
+  if (view.experiment) said.set("experiment", view.experiment);
+  for (const label of view.hidden) said.append("hide", label);
+  try { history.replaceState(null, "", `#${said}`); } catch { /* a page that may not */ }
 }
 
 function element(tag, attributes = {}, ...children) {
@@ -117,7 +146,7 @@ function best(values, highest = false) {
 const isAccuracy = (name) => name.endsWith("accuracy");
 
 const AXES = {
-  round: { label: "round", text: (value) => `round ${Math.round(value)}`, tick: (value) => String(value) },
+  round: { label: "round", text: (value) => `round ${Math.round(value)}`, tick: (value) => (Number.isInteger(value) ? String(value) : "") },
   bytes: { label: "data sent, up and down", text: bytes, tick: bytes },
   seconds: { label: "time", text: seconds, tick: seconds },
   simulated: { label: "simulated time", text: seconds, tick: seconds },

@@ -6,9 +6,9 @@ class Chart {
     this.log = !MAIN.includes(measure.name) && spansDecades(measure.name);
     this.heading = element("h3", { id: `plot-${measure.name}`, text: measure.label });
     const tool = (text, label, action) => element("button", { type: "button", text, title: label, "aria-label": label, onclick: action });
-    this.logButton = tool("log", "Logarithmic axis", () => { this.log = !this.log; this.draw(); });
+    this.logButton = tool("log y", "Logarithmic axis", () => { this.log = !this.log; this.draw(); });
     this.tools = element("div", { class: "tools" }, this.logButton, tool("−", "Zoom out", () => this.zoom(2)),
-      tool("+", "Zoom in", () => this.zoom(0.5)), tool("reset", "Show all", () => this.reset()));
+      tool("+", "Zoom in", () => this.zoom(0.5)), tool("reset", "Show all", () => this.reset()), this.saving());
     this.plot = element("div", { class: "plot", tabindex: "0", role: "group", "aria-labelledby": this.heading.id,
       "aria-roledescription": "plot", onkeydown: (event) => this.key(event), onblur: () => this.leave() });
     this.note = element("span", { class: "muted small" });
@@ -25,8 +25,12 @@ class Chart {
       if (!series || (view.axis !== "round" && !group.axes[view.axis])) continue;
       const convert = !isAccuracy(this.measure.name) ? (v) => v : this.log ? (v) => 100 - 100 * v : (v) => 100 * v;
       const scale = isAccuracy(this.measure.name) ? 100 : 1;
-      const spread = (series.std ?? series.mean.map(() => 0)).map((v) => scale * v);
-      found.push({ group, x: positions(group, series), y: series.mean.map(convert), spread, signed: series.mean.some((v) => v < 0) });
+      const y = smoothed(series.mean).map(convert);
+      const std = smoothed(series.std ?? series.mean.map(() => 0)).map((v) => scale * v);
+      const runs = (series.runs ?? []).map((run) => smoothed(run).map(convert));
+      const edge = (pick, sign) => y.map((v, k) => (view.band === "range" && runs.length ? pick(...runs.map((run) => run[k]))
+        : view.band === "std" ? v + sign * std[k] : v));
+      found.push({ group, x: positions(group, series), y, std, runs, low: edge(Math.min, -1), high: edge(Math.max, 1), signed: series.mean.some((v) => v < 0) });
     }
     return found.sort((a, b) => (a.group.algorithm === FIRST) - (b.group.algorithm === FIRST)); // FedVRA on top
   }
@@ -42,20 +46,24 @@ class Chart {
     const floor = Math.min(...lines.flatMap((line) => line.y.filter((v) => v > 0))) / 3;
     const visible = (v) => (!this.log ? v : v > 0 ? v : null);
     const ceiling = this.unit ? 100 : Infinity; // no band says what no run could: an accuracy above 100%, a loss below 0
-    const tables = lines.map((line) => [
-      line.x, line.y.map(visible), line.y.map((v, k) => visible(Math.min(v + line.spread[k], ceiling))),
-      line.y.map((v, k) => (this.log ? Math.max(v - line.spread[k], floor) : Math.max(v - line.spread[k], line.signed ? -Infinity : 0))),
-    ]);
+    for (const line of lines) {
+      line.high = line.high.map((v) => Math.min(v, ceiling));
+      line.low = line.low.map((v) => (this.log ? Math.max(v, floor) : line.signed ? v : Math.max(v, 0)));
+    }
+    const tables = lines.map((line) => [line.x, line.y.map(visible), line.high.map(visible), line.low,
+      ...(view.seeds ? line.runs.map((run) => run.map(visible)) : [])]);
     const data = tables.length ? uPlot.join(tables) : [[0, 1]];
     const series = [{}], bands = [];
-    const scaling = this.scaling();
-    lines.forEach((line, k) => {
+    const scaling = this.scaling(), few = lines.length <= FEW;
+    lines.forEach((line) => {
       const { group, x } = line, auto = scaling.includes(line); // one that went off to 1e31 leaves no room for the others
-      series.push({ auto, stroke: group.colour, width: 2.2, dash: group.dash.map((each) => 2.2 * each), spanGaps: true,
+      const first = series.length, pointed = !few && view.pointed === group.label, dash = group.dash.map((each) => 2.2 * each);
+      series.push({ auto, stroke: group.colour, width: pointed ? 3.4 : 2.2, dash, spanGaps: true,
         points: { show: x.length === 1, size: 8, fill: group.colour } });
       const edge = { auto, stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
       series.push({ ...edge }, { ...edge });
-      bands.push({ series: [3 * k + 2, 3 * k + 3], fill: `${group.colour}30` });
+      if (view.band !== "none" && (few || pointed)) bands.push({ series: [first + 1, first + 2], fill: `${group.colour}30` }); // many are mud
+      if (view.seeds) line.runs.forEach(() => series.push({ auto, stroke: `${group.colour}70`, width: 1, spanGaps: true, points: { show: false } }));
     });
     this.u = new uPlot(this.options(series, bands), data, this.plot);
     this.plot.append(this.tip);
@@ -72,16 +80,19 @@ class Chart {
       height: this.height,
       series, bands,
       legend: { show: false },
+      padding: [null, this.named() ? 120 : null, null, null],
       scales: { x: { time: false, distr: view.logX ? 3 : 1 }, y: { distr: this.log ? 3 : 1, ...this.ranged() } },
       axes: [
         { ...axis, label: AXES[view.axis].label, labelFont: axis.font, labelSize: 18, size: 30, gap: 3, labelGap: 0, space: view.axis === "round" ? 45 : 75,
+          ...(view.axis === "round" && !view.logX ? { incrs: WHOLE } : {}),
           values: (u, ticks) => ticks.map((v) => (v === null ? "" : AXES[view.axis].tick(v))) },
         { ...axis, size: 58, values: (u, ticks, i, space, step) => ticks.map((v) => (v === null ? "" : tickText(v, this.log ? 0 : step) + this.unit)) },
       ],
-      cursor: { drag: { x: true, y: false, dist: 6 }, y: false, points: { show: (u, k) => k % 3 === 1, size: 8 },
+      cursor: { drag: { x: true, y: false, dist: 6 }, y: false, points: { size: 9, width: 2 },
         dataIdx: (u, k, hovered) => nearest(u.data[k], hovered) },
       hooks: {
         setCursor: [(u) => this.read(u)],
+        draw: [(u) => this.drawTargets(u), (u) => this.drawNames(u)],
         setScale: [(u, key) => { if (key === "x") this.noteZoom(u); }],
       },
     };
@@ -94,7 +105,7 @@ class Chart {
   ranged() {
     if (this.log || !this.drawn.length) return {};
     const lines = this.scaling();
-    const edges = (from) => lines.flatMap(({ y, spread }) => y.flatMap((v, k) => (k < from(y.length) ? [] : [v - spread[k], v + spread[k]])));
+    const edges = (from) => lines.flatMap(({ low, high }) => low.flatMap((v, k) => (k < from(low.length) ? [] : [v, high[k]])));
     const clip = (v) => (this.unit ? Math.min(100, Math.max(0, v)) : v);
     const all = edges(() => 0).map(clip), later = Math.min(...edges((length) => Math.floor(length / 10)).map(clip));
     const least = Math.min(...all), most = Math.max(...all), signed = lines.some((line) => line.signed);
@@ -135,14 +146,14 @@ class Chart {
     const where = AXES[view.axis].text(view.axis === "round" ? this.drawn[0].x[common] : at);
     this.tip.replaceChildren(element("b", { text: where }), body);
     this.tip.hidden = false;
-    const left = u.over.offsetLeft + u.cursor.left, width = this.tip.offsetWidth;
-    const beside = left + 16 + width < this.plot.clientWidth ? left + 16 : left - 16 - width;
-    this.tip.style.left = `${Math.max(0, beside)}px`;
+    // At the far side: what one points at stays in sight.
+    const right = u.cursor.left < u.over.clientWidth / 2, width = this.tip.offsetWidth;
+    this.tip.style.left = `${right ? u.over.offsetLeft + u.over.clientWidth - width - 6 : u.over.offsetLeft + 6}px`;
   }
 
   figure(line, k) {
     const text = this.unit ? line.y[k].toFixed(2) : significant(line.y[k], 4);
-    return (line.group.counted > 1 ? pair(line.y[k], line.spread[k], text) : text) + this.unit;
+    return (line.group.counted > 1 ? pair(line.y[k], line.std[k], text) : text) + this.unit;
   }
 
   leave() { this.u.setCursor({ left: -10, top: -10 }); }
@@ -191,10 +202,111 @@ class Chart {
     this.zoomedAxis = view.axis;
   }
 
+  // -- what stands in the plot besides the lines --------------------------------------------------------------------------
+
+  drawTargets(u) {
+    if (this.measure.name !== "test_accuracy") return;
+    const { ctx } = u, { left, width } = u.bbox;
+    ctx.save();
+    ctx.setLineDash([3, 5]);
+    for (const target of targets().map(Number).filter((each) => !isNaN(each))) {
+      const value = this.log ? 100 - target : target;
+      if (!(value > u.scales.y.min && value < u.scales.y.max)) continue;
+      const chosen = String(target) === view.target;
+      ctx.strokeStyle = css(chosen ? "--accent" : "--line");
+      ctx.lineWidth = (chosen ? 1.5 : 1) * devicePixelRatio;
+      ctx.beginPath();
+      ctx.moveTo(left, u.valToPos(value, "y", true));
+      ctx.lineTo(left + width, u.valToPos(value, "y", true));
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  /** Beyond a few lines a legend is no help: each is named where it ends. */
+  named() { return this.drawn.length > FEW && this.plot.clientWidth > 520 && this.height > 240; }
+
+  drawNames(u) {
+    if (!this.named()) return;
+    const { ctx } = u, scale = devicePixelRatio, gap = 14 * scale;
+    const ends = this.drawn.map((line) => ({ line, at: u.valToPos(line.y[line.y.length - 1], "y", true) }))
+      .filter(({ at }) => at >= u.bbox.top - 1 && at <= u.bbox.top + u.bbox.height + 1).sort((a, b) => a.at - b.at);
+    ends.forEach((end, k) => { if (k && end.at < ends[k - 1].at + gap) end.at = ends[k - 1].at + gap; });
+    ctx.save();
+    ctx.font = `${12 * scale}px system-ui, sans-serif`;
+    ctx.textBaseline = "middle";
+    for (const { line, at } of ends) {
+      ctx.fillStyle = line.group.colour;
+      ctx.fillText(shortened(line.group.label, 18), u.bbox.left + u.bbox.width + 6 * scale, at);
+    }
+    ctx.restore();
+  }
+
+  // -- to keep ------------------------------------------------------------------------------------------------------------
+
+  saving() {
+    const choice = element("select", { class: "save", "aria-label": `Save ${this.measure.label}`, title: "Save the plot or its data" },
+      ...["save", "SVG", "PNG", "CSV"].map((text) => element("option", { value: text, text })));
+    choice.addEventListener("change", () => { this.save(choice.value); choice.value = "save"; });
+    return choice;
+  }
+
+  save(kind) {
+    const made = { SVG: () => ["image/svg+xml", this.svg()], CSV: () => ["text/csv", this.csv()] }[kind];
+    const [type, text] = made ? made() : ["", ""];
+    const href = made ? `data:${type};charset=utf-8,${encodeURIComponent(text)}` : this.plot.querySelector("canvas").toDataURL("image/png");
+    const link = element("a", { href, download: `${this.measure.name.replace("/", "-")}.${kind.toLowerCase()}` });
+    document.body.append(link);
+    link.click();
+    link.remove();
+  }
+
+  csv() {
+    const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+    const rows = this.drawn.flatMap((line) => line.x.map((x, k) => [quoted(line.group.label), x, line.y[k], line.low[k], line.high[k], ...line.runs.map((run) => run[k])].join(",")));
+    return [`label,${view.axis},mean,low,high,runs`, ...rows].join("\n") + "\n";
+  }
+
+  /** The plot as it is now, as lines that can be scaled and edited. */
+  svg() {
+    const { u } = this, width = u.width, height = u.height, box = u.over;
+    const [left, top, w, h] = [box.offsetLeft, box.offsetTop, box.clientWidth, box.clientHeight];
+    const X = (v) => (left + u.valToPos(v, "x")).toFixed(1), Y = (v) => (top + u.valToPos(v, "y")).toFixed(1);
+    const safe = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+    const shown = (line, values) => line.x.map((x, k) => [x, values[k]]).filter(([x, v]) => x >= u.scales.x.min && x <= u.scales.x.max && v !== null && (!this.log || v > 0));
+    const path = (points) => points.map(([x, v]) => `${X(x)},${Y(v)}`).join(" ");
+    const marks = (axis, at) => axis._splits.map((v, k) => [v, axis._values[k]]).filter(([, text]) => text !== "" && text !== null).map(at).join("");
+    const parts = this.drawn.map((line) => {
+      const band = view.band === "none" ? "" : `<polygon points="${path([...shown(line, line.high), ...shown(line, line.low).reverse()])}" fill="${line.group.colour}" opacity="0.18"/>`;
+      const dash = line.group.dash.map((each) => 2.2 * each).join(" ");
+      return `${band}<polyline points="${path(shown(line, line.y))}" fill="none" stroke="${line.group.colour}" stroke-width="2.2" stroke-dasharray="${dash}"><title>${safe(line.group.label)}</title></polyline>`;
+    });
+    const legend = this.drawn.map((line, k) => `<text x="${left + w - 8}" y="${top + h - 10 - 16 * (this.drawn.length - 1 - k)}" text-anchor="end" fill="${line.group.colour}">${safe(line.group.label)}</text>`);
+    return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" font-family="sans-serif" font-size="12" fill="${css("--ink")}">`
+      + `<rect width="${width}" height="${height}" fill="${css("--card")}"/><clipPath id="c"><rect x="${left}" y="${top}" width="${w}" height="${h}"/></clipPath>`
+      + marks(u.axes[0], ([v, text]) => `<text x="${X(v)}" y="${top + h + 16}" text-anchor="middle">${safe(text)}</text>`)
+      + marks(u.axes[1], ([v, text]) => `<line x1="${left}" x2="${left + w}" y1="${Y(v)}" y2="${Y(v)}" stroke="${css("--grid")}"/><text x="${left - 6}" y="${Y(v)}" text-anchor="end" dominant-baseline="middle">${safe(text)}</text>`)
+      + `<text x="${left + w / 2}" y="${top + h + 32}" text-anchor="middle">${AXES[view.axis].label}</text><g clip-path="url(#c)">${parts.join("")}</g>${legend.join("")}</svg>`;
+  }
+
   /** What is written along the y-axis, for tests. */
   ticks() { return this.u.axes[1]._values.filter(Boolean); }
 
   resize() { this.u.setSize({ width: Math.max(200, this.plot.clientWidth), height: this.height }); }
+}
+
+const FEW = 6; // lines that a plot can tell apart with their bands
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1e4, 1e5, 1e6];
+
+const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+/** Means over the last few points. */
+function smoothed(values) {
+  if (view.smooth <= 1) return values;
+  return values.map((_, k) => {
+    const last = values.slice(Math.max(0, k + 1 - view.smooth), k + 1);
+    return last.reduce((sum, v) => sum + v, 0) / last.length;
+  });
 }
 
 /** A tick with as many decimals as tell it from the next. */

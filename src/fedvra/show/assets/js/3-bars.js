@@ -33,7 +33,7 @@ function drawTargets() {
   $("targets").replaceChildren(...known.map((target) => element("button", {
     type: "button", role: "radio", "aria-checked": String(target === view.target), text: targetWords(target),
     tabindex: target === view.target ? "0" : "-1",
-    onclick: () => { view.target = target; drawTargets(); drawHeadlines(); $("targets").querySelector("[aria-checked=true]").focus(); },
+    onclick: () => { view.target = target; view.targetChosen = true; writeAddress(); charts.forEach((chart) => chart.draw()); drawTargets(); drawHeadlines(); $("targets").querySelector("[aria-checked=true]").focus(); },
     onkeydown: (event) => {
       const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
       if (by) { event.preventDefault(); $("targets").children[(known.indexOf(target) + by + known.length) % known.length].click(); }

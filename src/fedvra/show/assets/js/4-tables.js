@@ -1,7 +1,7 @@
 // The table and its copies, and the configuration.
 
 function drawTable() {
-  const experiments = shownExperiments(), groups = visibleGroups();
+  const experiments = shownExperiments(), groups = sorted(visibleGroups());
   const columns = union(experiments.map((experiment) => experiment.header));
   const cell = (group, column) => group.cells[group.experiment.header.indexOf(column)] ?? "";
   const rows = groups.map((group) => columns.map((column, k) => (k ? cell(group, column) : cell(group, column).replace(
@@ -9,7 +9,8 @@ function drawTable() {
   const figure = (group, column) => (column === "seconds" ? null : group.figures[group.experiment.header.indexOf(column) - 1] ?? null);
   const marked = columns.map((column, k) => (k ? best(groups.map((group) => figure(group, column)), column.endsWith(" %")) : new Set()));
   $("results").replaceChildren(
-    element("thead", {}, element("tr", {}, ...columns.map((column) => element("th", { scope: "col", text: column })))),
+    element("thead", {}, element("tr", {}, ...columns.map((column) => element("th", { scope: "col", "aria-sort": sortedBy(column) },
+      element("button", { type: "button", class: "sort", text: column, title: `Sort by ${column}`, onclick: () => sortBy(column) }))))),
     element("tbody", {}, ...rows.map((row, r) => element("tr", {}, ...row.map((text, k) => (k
       ? element("td", { text, class: marked[k].has(r) ? "best" : false }) : element("th", { scope: "row", text })))))),
   );
@@ -18,6 +19,29 @@ function drawTable() {
     + "> where not every run got there, with the others counted at their last round. "
     + `Bold: the best${several ? " and all within one deviation of it" : ""}, of what finished.`;
   drawMessages(groups);
+}
+
+const sortedBy = (column) => (view.sort?.column !== column ? "none" : view.sort.descending ? "descending" : "ascending");
+
+function sortBy(column) {
+  const up = column.endsWith(" %");
+  if (view.sort?.column !== column) view.sort = { column, descending: up };
+  else view.sort = view.sort.descending === up ? { column, descending: !up } : null;
+  drawTable();
+  [...$("results").querySelectorAll("th button")].find((each) => each.textContent === column)?.focus();
+}
+
+/** Groups in the order asked for; what has no figure, or only a bound, comes after what has. */
+function sorted(groups) {
+  if (!view.sort) return groups;
+  const { column, descending } = view.sort, sign = descending ? -1 : 1;
+  const key = (group) => {
+    const k = group.experiment.header.indexOf(column), text = group.cells[k] ?? "";
+    if (k === 0) return [0, group.label];
+    const number = parseFloat(text.replace(">", ""));
+    return [isNaN(number) ? 2 : text.startsWith(">") ? 1 : 0, isNaN(number) ? 0 : number];
+  };
+  return groups.map((group) => [key(group), group]).sort(([[a, x]], [[b, y]]) => a - b || (x < y ? -sign : x > y ? sign : 0)).map(([, group]) => group);
 }
 
 /** Why runs did not finish. */
@@ -74,6 +98,7 @@ function drawConfig() {
   $("same-summary").textContent = groups.length > 1 ? "The same in all" : "Options";
   $("same").replaceChildren(...same.filter((name) => held.length && values(name)[0] !== "-").map((name) => element("div", {},
     element("dt", { text: name }), element("dd", { text: values(name)[0] }))));
+  $("made").replaceChildren(...Object.entries(content.made).map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))));
   $("folders").replaceChildren(...groups.flatMap((group) => group.folders.map((folder) => element("li", {},
     element("code", { text: folder }), ` (${group.label})`))));
 }

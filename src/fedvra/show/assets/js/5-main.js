@@ -4,7 +4,10 @@ let charts = [];
 function render() {
   const experiments = shownExperiments(), [first] = experiments;
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
-  $("title").textContent = experiments.length === 1 ? first.title : "All experiments";
+  $("title").textContent = experiments.length === 1 ? first.heading : "All experiments";
+  const going = allGroups().filter((group) => group.going).map((group) => group.going);
+  $("going").hidden = !going.length;
+  $("going").textContent = going.length ? `still running: ${going.map(({ label, round, of }) => `${label}, round ${round} of ${of}`).join("; ")}` : "";
   const seeds = new Set(allGroups().map((group) => group.seeds.length));
   const each = seeds.size === 1 && !seeds.has(1) ? `, ${[...seeds][0]} seeds` : "";
   $("about").textContent = experiments.length === 1 ? first.about + each : `${experiments.length} experiments, ${allGroups().length} groups of runs`;
@@ -21,14 +24,28 @@ function render() {
 
 function drawChips() {
   const chip = (group) => element("button", {
-    type: "button", "aria-pressed": String(!view.hidden.has(group.label)), title: `Show or hide ${group.label}`,
-    onclick: () => {
+    type: "button", "aria-pressed": String(!view.hidden.has(group.label)), title: `Show or hide ${group.label}; shift-click or double-click shows it alone`,
+    onpointerenter: () => point(group.label), onpointerleave: () => point(null),
+    ondblclick: () => { solo(group.label); },
+    onclick: (event) => {
+      if (event.shiftKey) { solo(group.label); return; }
       if (!view.hidden.delete(group.label)) view.hidden.add(group.label);
       refresh([...$("groups").children].findIndex((each) => each === document.activeElement));
     },
   }, swatch(group), group.label + status(group));
   const all = element("button", { type: "button", class: "all", text: "show all", onclick: () => { view.hidden.clear(); refresh(0); } });
   $("groups").replaceChildren(...allGroups().map(chip), ...(view.hidden.size ? [all] : []));
+}
+
+function solo(label) {
+  view.hidden = new Set(allGroups().map((group) => group.label).filter((each) => each !== label));
+  refresh(allGroups().findIndex((group) => group.label === label));
+}
+
+/** Its line is drawn stronger and, among many, with its band. */
+function point(label) {
+  view.pointed = label;
+  if (visibleGroups().length > FEW || label === null) charts.forEach((chart) => chart.draw());
 }
 
 /** Seeds where groups differ in them, and whether something is the matter with some of the runs. */
@@ -42,6 +59,7 @@ function status(group) {
 
 /** After a change of what is shown: the keyboard's focus stays on the control that made it. */
 function refresh(focused) {
+  writeAddress();
   drawChips();
   $("groups").children[Math.max(0, Math.min(focused, $("groups").children.length - 1))].focus();
   drawTargets();
@@ -78,16 +96,29 @@ function start() {
   const experiments = content.experiments;
   const lonely = experiments.every((experiment) => experiment.groups.length === 1);
   if (experiments.length > 1 && lonely) view.experiment = -1; // nothing to compare within any of them
+  readAddress();
+  view.targetChosen = view.target !== null;
   const options = experiments.map((experiment, k) => element("option", { value: k, text: experiment.title, selected: k === view.experiment }));
   if (experiments.length > 1) options.push(element("option", { value: -1, text: "all together", selected: view.experiment < 0 }));
   $("experiment").replaceChildren(...options);
   $("experiment-label").hidden = experiments.length < 2;
-  $("experiment").addEventListener("change", (event) => { view.experiment = Number(event.target.value); view.hidden.clear(); view.target = null; render(); });
-  $("axis").addEventListener("change", (event) => { view.axis = event.target.value; charts.forEach((chart) => chart.draw()); });
-  $("log-x").addEventListener("change", (event) => { view.logX = event.target.checked; charts.forEach((chart) => chart.draw()); });
+  $("experiment").addEventListener("change", (event) => { view.experiment = Number(event.target.value); view.hidden.clear(); view.target = null; view.targetChosen = false; writeAddress(); render(); });
+  const redraw = () => { writeAddress(); charts.forEach((chart) => chart.draw()); };
+  const bind = (id, name, read) => $(id).addEventListener("change", (event) => { view[name] = read(event.target); redraw(); });
+  bind("axis", "axis", (control) => control.value);
+  bind("log-x", "logX", (control) => control.checked);
+  bind("smooth", "smooth", (control) => Number(control.value));
+  bind("band", "band", (control) => control.value);
+  bind("seeds", "seeds", (control) => control.checked);
+  $("log-x").checked = view.logX;
+  $("seeds").checked = view.seeds;
+  $("smooth").value = String(view.smooth);
+  $("band").value = view.band;
+  const several = content.experiments.some((experiment) => experiment.groups.some((group) => group.counted > 1));
+  $("band").parentElement.hidden = $("seeds").parentElement.hidden = !several;
   $("copy-csv").addEventListener("click", () => copy("csv", "CSV"));
   $("copy-latex").addEventListener("click", () => copy("latex", "LaTeX"));
-  const names = { auto: "Auto", light: "Light", dark: "Dark" }, next = { auto: "light", light: "dark", dark: "auto" };
+  const names = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" }, next = { auto: "light", light: "dark", dark: "auto" };
   const nameTheme = () => {
     $("theme").textContent = names[view.theme];
     $("theme").setAttribute("aria-label", `Colours: ${view.theme === "auto" ? "as the system has them" : view.theme}; change`);
