@@ -82,6 +82,7 @@ _HOMES = {
     ],
     "fedvra.theory": ["Theorem1", "Theorem2"],
     "fedvra.theory.check": ["check"],
+    "fedvra.studies.objects": ["compare", "tune"],
     "fedvra.studies.simulation": ["simulate"],
     "fedvra.state.model_file": ["load_model", "save_model"],
     "fedvra.tasks.base": ["Task"],

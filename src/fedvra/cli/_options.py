@@ -104,7 +104,9 @@ def run_options(*left_out: str) -> Callable[[F], F]:
     """Every option of a run but the task and those left out. What is not given arrives as None: see :func:`given`."""
 
     def decorate(command: F) -> F:
-        for name in reversed([name for name in OPTIONS if name not in ("task", *left_out)]):
+        for name in reversed(
+            [name for name in OPTIONS if name not in ("task", *left_out) and OPTIONS[name].metadata["typed"]]
+        ):
             about = OPTIONS[name].metadata
             several, flag = about["several"], isinstance(about["default"], bool)
             shown = "" if several or flag or about["default"] is None else f" [default: {_shown(about['default'])}]"
@@ -132,9 +134,11 @@ def layers(task: str | None, config_file: str | None, options: dict[str, Any]) -
 def configured(*asked: dict[str, Any]) -> RunConfig:
     """What was asked for, refused at once where a name in it is not known: nothing heavy is imported for that."""
     from fedvra.data.partitions import parse_partition
+    from fedvra.runs.config import require_options
     from fedvra.samplers import parse_sampler
 
     config = configure(*asked)
+    require_options(config)
     parse_sampler(config.sampler, config.cohort)
     parse_partition(config.split)
     return config

@@ -6,6 +6,7 @@
     worker.py       what a worker does with its part of a cohort; singles.py: where each upload is looked at
     evaluation.py   the global model on test and validation data, and on the clients' own
     pool.py         the worker processes
+    fingerprint.py  by what a run knows its model, loss and data again
     checkpoint.py   all that a run needs to resume
 
 Imports core, clock, state, policies, samplers, data, algorithms, local, problems.

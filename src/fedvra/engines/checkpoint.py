@@ -19,7 +19,9 @@ from torch import Tensor
 
 from fedvra.core.adaptive import Memory
 from fedvra.core.errors import FedvraError
+from fedvra.core.threads import one_thread
 from fedvra.engines.federation import Federation
+from fedvra.engines.fingerprint import probe, require_same_probe
 from fedvra.local.protocol import StepPath
 from fedvra.problems.base import frozen_of
 from fedvra.state.durable import intact_snapshots, save_snapshot, snapshots
@@ -35,6 +37,7 @@ def save(federation: Federation, folder: Path) -> Path:
     facts: dict[str, Any] = {"round": number, "clients": federation.total, "parameters": federation.state.x0.numel()}
     facts |= {"path": federation.state.path.name, "path_reason": federation.state.path.reason}
     facts["time"] = federation.state.time
+    facts["probe"] = _probed(federation)
     try:
         frozen = frozen_of(federation.experiment.problem, federation.experiment.seed)
         facts["frozen"] = keep_frozen(folder.parent, frozen)
@@ -106,6 +109,7 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
     if manifest.get("path") not in (None, state.path.name):  # it was left in an earlier round
         federation.take_path(StepPath(manifest["path"], manifest["path_reason"]))
     state.aux = server["aux"].to(device) if "aux" in server else None
+    require_same_probe(manifest.get("probe"), _probed(federation), state.x0.dtype, folder.parent.parent)
     state.memory = Memory.of(server).to(device)
     state.time = float(manifest.get("time", 0.0))
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()
@@ -121,6 +125,12 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
                     )
                 for client, row in zip(shard["clients"].tolist(), shard["rows"], strict=True):
                     store.put(client, row)
+
+
+def _probed(federation: Federation) -> dict[str, float] | None:
+    """By what model, loss and data are known again."""
+    with one_thread():
+        return probe(federation.experiment, federation.total, federation.state.x0, federation.state.aux)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -180,7 +180,7 @@ def _hang_up(workers: dict[Connection, BaseProcess]) -> None:
 
 
 def _serve(connection: Connection, inherited: list[Connection], make_worker: Callable[[], Worker], server: int) -> None:
-    _die_with(server)
+    die_with(server)
     for other in inherited:  # or the server's death would go unnoticed: we would hold its end of the pipes open
         other.close()
     for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and the like are the server's to handle
@@ -203,7 +203,7 @@ def _serve(connection: Connection, inherited: list[Connection], make_worker: Cal
             return
 
 
-def _die_with(server: int) -> None:
+def die_with(server: int) -> None:
     """Have the kernel end this process with the server's, even in the middle of a long task: its locks would live on in us."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

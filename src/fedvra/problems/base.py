@@ -7,7 +7,7 @@ second block, exact gradients), and whoever needs it asks by the functions below
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias
 
 from torch import Tensor, nn
 from typing_extensions import TypeVar
@@ -20,6 +20,8 @@ from fedvra.problems.oracle import Oracle
 
 Data = TypeVar("Data", contravariant=True, default=Any)
 """What a problem takes as ``data=``: None where it carries its own."""
+Parameter: TypeAlias = tuple[str, list[int], str, bool]
+"""Name, shape, dtype, and whether it is trained."""
 
 
 class Problem(Value, ABC, Generic[Data]):
@@ -65,6 +67,10 @@ class HasModel(ABC):
     def frozen(self, seed: int) -> dict[str, Tensor]:
         """What belongs to the model and is never trained, by name: made once, never sent, named in checkpoints by its hash."""
 
+    @abstractmethod
+    def parameters(self, seed: int) -> list[Parameter]:
+        """All parameters of the model, those that are frozen too."""
+
 
 class Constrained(ABC):
     """A problem whose x is confined to a set X."""
@@ -93,6 +99,14 @@ class HasOracle(ABC, Generic[Data]):
 def statistics_of(problem: Problem, seed: int) -> Tensor | None:
     """The statistics at the start; None where there are none."""
     return problem.initial_aux(seed) if isinstance(problem, HasModel) else None
+
+
+def parameters_of(problem: Problem, seed: int) -> list[Parameter]:
+    """What a model has, by name; x itself where there is none."""
+    if isinstance(problem, HasModel):
+        return problem.parameters(seed)
+    x = problem.initial(seed)
+    return [("x", list(x.shape), str(x.dtype), True)]
 
 
 def keeps_statistics_local(problem: Problem) -> bool:

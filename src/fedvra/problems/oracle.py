@@ -51,6 +51,13 @@ class Oracle(ABC):
         """The gradient alone."""
         return self.look(client, point)[1]
 
+    def probe(self, point: Point, total: int, samples: int) -> tuple[float, float]:
+        """Cost and norm of its gradient on a little of the data, by which a problem is known again: of three clients, or of at
+        most ``samples`` samples where that is less.
+        """
+        found = [self.look(client, point) for client in sorted({0, total // 2, total - 1})]
+        return sum(cost for cost, _ in found), sum(float(slope.double().norm()) for _, slope in found)
+
     @abstractmethod
     def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
         """The Hessian of f_i, over at most ``samples`` of the client's samples, drawn without replacement."""

@@ -17,7 +17,7 @@ from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_whole
 from fedvra.data.dataset import FederatedData
 from fedvra.local.protocol import Solver, SolverSettings
-from fedvra.problems.base import Constrained, HasModel, HasOracle, HasSecondBlock, Problem
+from fedvra.problems.base import Constrained, HasModel, HasOracle, HasSecondBlock, Parameter, Problem
 from fedvra.problems.oracle import Oracle
 from fedvra.problems.projections import Projection
 from fedvra.problems.supervised import BufferPolicy, Supervised
@@ -181,6 +181,9 @@ class SemiSupervised(
         from fedvra.problems.pseudo_labels import PseudoLabelSolver
 
         return PseudoLabelSolver(self, data, settings)
+
+    def parameters(self, seed: int) -> list[Parameter]:
+        return self.supervised().parameters(seed)
 
     def oracle(self, data: FederatedData) -> Oracle:
         from fedvra.problems.pseudo_labels import PseudoLabelOracle

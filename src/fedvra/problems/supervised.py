@@ -22,7 +22,7 @@ from fedvra.local.measuring import Counted
 from fedvra.local.protocol import Solver, SolverSettings
 from fedvra.local.randomness import kept_generators, seed_all
 from fedvra.local.subject import Findings, Subject
-from fedvra.problems.base import HasModel, HasOracle, Problem
+from fedvra.problems.base import HasModel, HasOracle, Parameter, Problem
 from fedvra.problems.oracle import Oracle
 
 Loss = Callable[[Any, Any], Tensor]
@@ -134,6 +134,10 @@ class Supervised(Problem[FederatedData], HasModel, HasOracle[FederatedData]):
 
     def frozen(self, seed: int) -> dict[str, Tensor]:
         return self._subject(seed).frozen()
+
+    def parameters(self, seed: int) -> list[Parameter]:
+        named = self.module(seed).named_parameters()
+        return [(name, list(p.shape), str(p.dtype), p.requires_grad) for name, p in named]
 
     def _subject(self, seed: int | None = None) -> Subject:
         """The model as it was looked at; as its layers look, where nobody had data."""

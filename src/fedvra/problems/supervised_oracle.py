@@ -39,6 +39,15 @@ class SupervisedOracle(Oracle):
     def look(self, client: int, point: Point) -> tuple[float, Tensor]:
         return self._mean(point, self.data.part(client))
 
+    def probe(self, point: Point, total: int, samples: int) -> tuple[float, float]:
+        """On rows from all over the data, or of the first clients where they are in files; noise is the same each time."""
+        indices = self.data.indices if self.data.dataset.reader is None else self.data.indices[:samples]
+        rows = indices[np.unique(np.linspace(0, len(indices) - 1, min(samples, len(indices))).astype(np.int64))]
+        with self.subject.evaluating(point.x, point.aux), self.subject.aside(0):
+            loss = self.subject.backward(self.feed.batch(rows))
+            norms = [float(p.grad.double().norm()) for p in self.subject.parameters if p.grad is not None]
+        return float(loss), float(np.linalg.norm(norms))
+
     def hessian(self, client: int, point: Point, samples: int | None = None) -> Hessian:
         rows = self.data.part(client)
         whole = samples is None or len(rows) <= samples

@@ -12,7 +12,7 @@ from fedvra.core.files import replace_durably
 from fedvra.reproduce.recipe import Case, Recipe
 from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import Stored
-from fedvra.show.comparison import mean_curve
+from fedvra.show.curves import mean_curve
 from fedvra.show.plots import Curve, plot_curves
 
 ACROSS = 2

@@ -33,6 +33,21 @@ def make_algorithm(name: str, given: Mapping[str, Any]) -> Algorithm:
     return kind(**{key: _read(f"{key} of {name}", hints[key], value) for key, value in given.items()})
 
 
+def kind_of(name: str) -> type[Algorithm] | None:
+    """The algorithm that is registered under a name; None for one that its run alone knew."""
+    return REGISTRY.get(name) if name in REGISTRY.names() else None
+
+
+def label_of(name: str) -> str:
+    """An algorithm in tables and plots.
+
+    >>> label_of("fedvra"), label_of("My own")
+    ('FedVRA', 'My own')
+    """
+    kind = kind_of(name)
+    return name if kind is None else kind.label
+
+
 def settings_of(algorithm: Algorithm) -> dict[str, Any]:
     """All hyper-parameters with their values: what :func:`make_algorithm` would need to make it again.
 

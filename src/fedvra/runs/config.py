@@ -37,6 +37,8 @@ def configure(*layers: Mapping[str, Any]) -> RunConfig:
         for name in layer:
             if name not in OPTIONS:
                 raise unknown_name("option", str(name), OPTIONS)
+    if any(layer.get("python") for layer in layers):
+        return _of_objects(layers)
     names = [layer["task"] for layer in layers if layer.get("task") is not None]
     require(bool(names), "say which task to run, e.g. `fedvra run digits`.")
     task: Task = find_task(str(names[-1]))
@@ -45,6 +47,15 @@ def configure(*layers: Mapping[str, Any]) -> RunConfig:
     for layer in (paper, task.defaults, *layers):
         merged.update(_with_one_kind_of_work(layer))
     merged["set"] = _settings(str(merged["algorithm"]), task, layers)
+    return RunConfig(**merged)
+
+
+def _of_objects(layers: tuple[Mapping[str, Any], ...]) -> RunConfig:
+    """As a run of Python objects wrote it down: nothing is filled in, and what was described stays as it is."""
+    unsaid = {name: None if field.metadata["decides"] else field.metadata["default"] for name, field in OPTIONS.items()}
+    merged: dict[str, Any] = unsaid
+    for layer in layers:
+        merged = {**merged, **layer}
     return RunConfig(**merged)
 
 
@@ -62,6 +73,15 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return {str(name): value for name, value in content.items()}
 
 
+def require_options(config: RunConfig) -> None:
+    """Refuse a config that describes objects, from which nothing can be built."""
+    require(
+        not config.python,
+        f"this run was made of Python objects ({', '.join(config.python or ())}), which its config.yaml only describes: make "
+        "the same call in Python again, and it goes on.",
+    )
+
+
 def build(config: RunConfig) -> Experiment:
     """The experiment a config describes: data loaded and dealt, model made, everything checked that can be by now."""
     from fedvra.clock.reading import make_system
@@ -74,6 +94,7 @@ def build(config: RunConfig) -> Experiment:
     from fedvra.samplers.work import Steps, Work, parse_epochs
     from fedvra.tasks.own import find_task, make
 
+    require_options(config)
     algorithm = make_algorithm(config.algorithm, config.set)
     sampler = parse_sampler(config.sampler, config.cohort)
     work: Work = parse_epochs(str(config.epochs)) if config.steps is None else Steps(config.steps)

@@ -4,6 +4,7 @@
     metrics.jsonl   one object per round, written as the round ends
     checkpoint/     the state after some round, from which ``fedvra resume`` goes on; the last two are kept
     summary.json    final and best accuracy, rounds to each target, times; how the run ended
+    fingerprint.json  by what model and data are known again
     partition.png   who holds what
 
 Reports are made from these files alone, so any finished run can be looked at again. A file ``.lock`` keeps two processes from
@@ -15,23 +16,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import multiprocessing
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import FedvraError, require
 from fedvra.core.files import replace_durably
 from fedvra.core.goals import figure
-from fedvra.engines import checkpoint
+from fedvra.engines import checkpoint, fingerprint
+from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
+from fedvra.runs.algorithm_text import label_of
 from fedvra.runs.config import configure, read_config
 from fedvra.runs.history import rounds_to, summarise, time_to
+from fedvra.runs.memory import peak_rss_mb
 from fedvra.runs.options import RunConfig
 from fedvra.state.folders import locked, require_unused
 
@@ -119,7 +120,7 @@ class RunSummary:
         }
         figures["metrics"] = {name: value for name in names if (value := _last(metrics, name)) is not None}
         figures["stopped"] = metrics[-1].get("stopped") if metrics else None
-        label = REGISTRY.get(run.algorithm).label if label is None else label
+        label = label_of(run.algorithm) if label is None else label
         return cls(run.task, run.algorithm, label, run.seed, status, message, **figures)
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,6 +135,7 @@ class RunFolder:
         self.config_file = self.path / "config.yaml"
         self.metrics_file = self.path / "metrics.jsonl"
         self.summary_file = self.path / "summary.json"
+        self.fingerprint_file = self.path / "fingerprint.json"
         self.partition_file = self.path / "partition.png"
         self.checkpoints = self.path / "checkpoint"
 
@@ -145,10 +147,28 @@ class RunFolder:
         """Keep other processes out; refuses a folder that one of them has."""
         return locked(self.path)
 
-    def create(self, config: RunConfig) -> None:
-        self.write_config(config)
+    def create(self, config: RunConfig, experiment: Experiment) -> None:
         with self._writing():
+            write_json(self.fingerprint_file, fingerprint.facts(experiment))
             replace_durably(self.metrics_file, b"")
+        self.write_config(config)  # last: where it is, there is a run
+
+    def require_same(self, experiment: Experiment) -> None:
+        """Refuse another model, data set or split than those the run was begun with."""
+        if self.fingerprint_file.exists():
+            stored = json.loads(self.fingerprint_file.read_text(encoding="utf-8"))
+            now = json.loads(json.dumps(fingerprint.facts(experiment)))
+            fingerprint.require_same(stored, now, self.path)
+
+    def require_same_options(self, config: RunConfig) -> None:
+        """Refuse other options than those the run was begun with, where they decide its numbers."""
+        then, now = (each.flat(deciding=True) for each in (self.config(), config))
+        for name in sorted({*then, *now} - {"rounds", "fingerprint", "task", "model"}):
+            require(
+                then.get(name) == now.get(name),
+                f"{self.path} holds a run with {name.removeprefix('set.')} {then.get(name)}, and this one has "
+                f"{now.get(name)}: name another folder, or remove that one.",
+            )
 
     def config(self, rounds: int | None = None, workers: int | str | None = None) -> RunConfig:
         """What the run was started with, but for what is given here."""
@@ -173,6 +193,10 @@ class RunFolder:
                 break
             records.append(record)
         return records
+
+    def rounds_done(self) -> int:
+        """How many records there are, at little cost."""
+        return self.metrics_file.read_bytes().count(b"\n") if self.metrics_file.exists() else 0
 
     def rewind(self, rounds: int) -> list[Record]:
         """The first ``rounds`` records; what comes after them (rounds that are played again, half a line) is removed."""
@@ -264,22 +288,3 @@ def finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     return [finite(each) for each in value] if isinstance(value, list) else value
-
-
-def peak_rss_mb() -> float | None:
-    """Most memory this process and its workers ever held, added up; pages they share count for each of them."""
-    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
-    try:
-        return round(sum(_peak_kb(pid) for pid in pids if pid is not None) / 1024, 1)
-    except OSError:  # no /proc: there are no workers either
-        try:
-            import resource
-        except ImportError:  # Windows
-            return None
-        unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
-
-
-def _peak_kb(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from fedvra.core.cohort import Floats
+from fedvra.core.errors import require
 from fedvra.core.goals import figure, goals
 from fedvra.core.objects import Value, equal
 from fedvra.local.protocol import StepPath
 from fedvra.problems.base import Problem, module_of
+from fedvra.runs.inline import history_figure, study_html
 from fedvra.state.client_store import ClientStore
 from fedvra.state.model_file import save_model
 
@@ -99,6 +101,30 @@ class History(Value):
 
         return pandas.DataFrame(self.metrics)
 
+    def plot(self, *names: str) -> Any:
+        """Numbers of the records over the rounds, as a matplotlib figure: those named, or accuracy and loss."""
+        asked = names or ("test_accuracy", "test_loss", "train_loss")
+        curves = {name: series(self.metrics, name) for name in asked}
+        for name in names:
+            require(bool(curves[name]), f"no record has a number {name!r} to plot.")
+        shown = list(curves.items()) if names else [item for item in curves.items() if item[1]][:2]
+        return history_figure(dict(shown), repr(self)[1:-1])
+
+    def _repr_html_(self) -> str:
+        summary = self.summary()
+        reached = ", ".join(
+            f"{target}% at {round}" for target, round in summary["rounds_to"].items() if round is not None
+        )
+        figures = {
+            "rounds": str(summary["rounds"]),
+            "parameters": f"{len(self.x0):,}",
+            "final accuracy": _percent(summary["final_accuracy"]),
+            "best accuracy": _percent(summary["best_accuracy"]),
+            "reached": reached or "-",
+            "seconds": f"{summary['seconds']:.1f}",
+        }
+        return study_html("History", list(figures), [list(figures.values())], self.plot() if self.metrics else None)
+
     def state_drift(self) -> float:
         """||lam - sum_i omega_i*lam_i||: what keeping the duals in bfloat16 has cost; round-off otherwise."""
         return dual_drift(self.lam, self.duals.items(), self.omega)
@@ -106,6 +132,10 @@ class History(Value):
     def summary(self) -> dict[str, Any]:
         """Final and best accuracy, rounds to each target, time per round."""
         return summarise(self.metrics)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
 
 
 def dual_drift(lam: Tensor, duals: Iterable[tuple[int, Tensor]], omega: Floats) -> float:

@@ -16,19 +16,7 @@ import yaml
 from fedvra import __version__
 from fedvra.core.errors import require
 from fedvra.runs import option_text
-
-
-def option(
-    default: Any, read: option_text.Reader, metavar: str, help: str, decides: bool = True, several: bool = False
-) -> Any:
-    """A field with all that is to be known of it. No default of the dataclass's own: the task has a say in it.
-
-    Args:
-        decides: False where the numbers of a run do not depend on it: how, where and with what record it is carried out.
-        several: it may be given more than once on a command line.
-    """
-    about = {"default": default, "read": read, "metavar": metavar, "help": help, "decides": decides, "several": several}
-    return dataclasses.field(metadata=about)
+from fedvra.runs.option_field import option, words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,10 +222,23 @@ class RunConfig:
         several=True,
     )
 
+    python: tuple[str, ...] | None = option(
+        None,
+        option_text.optional(words),
+        "LIST",
+        "Options that stand for objects of the Python that made the run: described, and not to be built from.",
+        decides=False,
+        typed=False,
+    )
+    fingerprint: str | None = option(
+        None, option_text.optional(option_text.text), "HASH", "Of model and data that came as objects.", typed=False
+    )
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = field.metadata["read"](field.name, getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
+            if field.name not in (self.python or ()):
+                value = field.metadata["read"](field.name, getattr(self, field.name))
+                object.__setattr__(self, field.name, value)
         require(
             (self.epochs is None) != (self.steps is None),
             "local work is counted in epochs or in steps: give one of the two.",
@@ -271,7 +272,8 @@ class RunConfig:
         return {**plain, **{f"set.{name}": value for name, value in settings.items()}}
 
     def to_yaml(self) -> str:
-        head = f"# fedvra {__version__}; to run it again: fedvra run --config THIS-FILE\n"
+        again = "the same call in Python" if self.python else "fedvra run --config THIS-FILE"
+        head = f"# fedvra {__version__}; to run it again: {again}\n"
         return head + yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=100)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedvra.algorithms import REGISTRY
 from fedvra.core.calls import split_calls
 from fedvra.core.errors import require
+from fedvra.runs.algorithm_text import label_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def labelled(algorithm: str, given: Mapping[str, Any]) -> str:
     >>> labelled("fedvra", {"gamma": 0.123456, "d": "1/p"}), labelled("fedvra", {"gamma": "auto", "a": "auto"})
     ('FedVRA (gamma=0.1235, d=1/p)', 'FedVRA (auto)')
     """
-    label = REGISTRY.get(algorithm).label
+    label = label_of(algorithm)
     values = {name: short(value) for name, value in given.items()}
     if values and set(values.values()) == {"auto"}:
         return f"{label} (auto)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any
 from fedvra.core.files import replace_durably
 from fedvra.core.goals import Goal, Target, smaller_is_better
 from fedvra.runs.files import Record, RunSummary, Status, write_json
-from fedvra.runs.history import accuracies, rounds_to, series, time_to
+from fedvra.runs.history import accuracies, rounds_to, time_to
+from fedvra.runs.inline import study_html
 from fedvra.runs.options import RunConfig
-from fedvra.show.plots import Curve, draw_curves
+from fedvra.show.curves import mean_curve
+from fedvra.show.plots import Curve, curves_figure, draw_curves
 from fedvra.show.spreads import Reached, Spread, best
 from fedvra.show.terminal import Column, bold, markdown, table
 
@@ -246,13 +247,36 @@ class Comparison:
             "runs": [{"label": run.label, "summary": run.summary.to_dict()} for run in self.runs],
         }
 
+    def to_pandas(self) -> Any:
+        """Every round of every run as a DataFrame, with columns ``label`` and ``seed`` (needs the extra ``fedvra[pandas]``)."""
+        import pandas
+
+        rows = [{"label": run.label, "seed": run.summary.seed, **record} for run in self.runs for record in run.metrics]
+        return pandas.DataFrame(rows)
+
+    def plot(self) -> Any:
+        """The curves with their bands, as a matplotlib figure."""
+        return curves_figure(self.curves(), self.title(), self._band(), self.config.targets)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """One self-contained page about all its runs; None: into the folder of the comparison."""
+        from fedvra.show.page import write_report
+
+        return write_report([self.out], self.report_file if path is None else path)
+
+    def _repr_html_(self) -> str:
+        cells, best_of = [row.cells() for row in self.rows()], [set[int](), *winners(self.rows())]
+        return study_html(self.title(), self.header(), cells, self.plot(), best_of)
+
     def write(self) -> None:
         """The table (table.md, comparison.json) and the picture (curves.png) into the folder of the comparison."""
         replace_durably(self.table_file, self.markdown().encode())
         write_json(self.out / "comparison.json", self.to_dict())
+        draw_curves(self.curves(), self.picture_file, self.title(), self._band(), self.config.targets)
+
+    def _band(self) -> str:
         seeds = len({run.summary.seed for run in self.runs})
-        band = f"mean of {seeds} seeds; bands: one standard deviation" if seeds > 1 else f"seed {self.config.seed}"
-        draw_curves(self.curves(), self.picture_file, self.title(), band, self.config.targets)
+        return f"mean of {seeds} seeds; bands: one standard deviation" if seeds > 1 else f"seed {self.config.seed}"
 
     def curves(self) -> list[Curve]:
         """Per label the mean over its finished runs; where none finished, over what there is of them."""
@@ -274,27 +298,3 @@ class Comparison:
         for run in self.runs:
             grouped.setdefault(run.label, []).append(run)
         return grouped
-
-
-def mean_curve(
-    label: str, runs: Iterable[list[Record]], name: str = "test_accuracy", algorithm: str = "", whole: bool = True
-) -> Curve | None:
-    """Mean and deviation over runs, at the rounds where all of them have a number of that name; None without any such."""
-    drawn = [dict(series(metrics, name)) for metrics in runs]
-    rounds = sorted(set(drawn[0]).intersection(*drawn))
-    spreads = [Spread.of(curve[r] for curve in drawn) for r in rounds]
-    points = [spread for spread in spreads if spread is not None]
-    if not points:
-        return None
-    # No band says what no run could: a loss below zero, an accuracy above one.
-    floor = 0.0 if all(value >= 0 for curve in drawn for value in curve.values()) else -math.inf
-    ceiling = 1.0 if name.endswith("accuracy") else math.inf
-    return Curve(
-        label,
-        rounds,
-        mean=[point.mean for point in points],
-        low=[max(floor, point.mean - point.std) for point in points],
-        high=[min(ceiling, point.mean + point.std) for point in points],
-        algorithm=algorithm,
-        whole=whole,
-    )

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from fedvra import __version__
-from fedvra.algorithms import REGISTRY
+from fedvra.algorithms import Algorithm
 from fedvra.core.goals import Goal, Target
+from fedvra.runs.algorithm_text import kind_of, label_of
 from fedvra.runs.cache import Stored
 from fedvra.runs.files import Record, RunFolder
 from fedvra.runs.history import bytes_to, numbers, sent, series
 from fedvra.show.clients import picture
-from fedvra.show.comparison import header, mean_curve, same_metrics
+from fedvra.show.comparison import header, same_metrics
+from fedvra.show.curves import mean_curve
 from fedvra.show.gather import Experiment, Group, shown
 from fedvra.show.spreads import Reached, Spread
 from fedvra.show.style import DASHES, looks
@@ -96,7 +98,7 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
 
 def heading(experiment: Experiment) -> str:
     """What the page is about: FedVRA and FedAvg on digits."""
-    labels = list(dict.fromkeys(REGISTRY.get(group.config.algorithm).label for group in experiment.groups))
+    labels = list(dict.fromkeys(label_of(group.config.algorithm) for group in experiment.groups))
     many = len(experiment.groups)
     if len(labels) == 1:
         return f"{labels[0]} on {experiment.title}" + (f": {many} settings" if many > 1 else "")
@@ -135,7 +137,7 @@ def _yaml(folder: Path) -> str:
 
 def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, Any]:
     curves = {name: mean_curve(group.label, group.metrics, name) for name in _names([group])}
-    original = REGISTRY.get(group.config.algorithm).original
+    original = (kind_of(group.config.algorithm) or Algorithm).original
     return {
         "label": group.label,
         "algorithm": group.config.algorithm,

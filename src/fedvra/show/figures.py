@@ -11,8 +11,8 @@ from fedvra.core.errors import UsageError
 from fedvra.core.goals import Goal, Target
 from fedvra.runs.history import bytes_to, sent
 from fedvra.show.clients import KINDS, draw, drawn_measure
-from fedvra.show.comparison import mean_curve
 from fedvra.show.content import label, measures
+from fedvra.show.curves import mean_curve
 from fedvra.show.gather import Experiment
 from fedvra.show.plots import Curve, draw_lines, write_figure
 from fedvra.show.spreads import Reached

@@ -29,6 +29,11 @@ class Curve:
 
 
 def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, targets: Sequence[Target] = ()) -> Path:
+    """The figure of these curves into a file."""
+    return write_figure(curves_figure(curves, title, subtitle, targets), path)
+
+
+def curves_figure(curves: Sequence[Curve], title: str, subtitle: str = "", targets: Sequence[Target] = ()) -> Any:
     """Accuracy over rounds: a line per curve, a band where there are several seeds, a thin rule at every target."""
     # Figure alone draws with Agg and leaves pyplot's global state, and the caller's backend, untouched.
     from matplotlib.figure import Figure
@@ -38,7 +43,7 @@ def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, 
     plot_curves(axes, curves, targets)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     axes.set_title(subtitle, loc="left", fontsize=9, color="#555555")
-    return write_figure(figure, path)
+    return figure
 
 
 def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[Target] = ()) -> None:

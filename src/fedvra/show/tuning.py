@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedvra.algorithms import REGISTRY
 from fedvra.core.files import replace_durably
 from fedvra.core.goals import ACCURACY, VALIDATION, Goal, Target, smaller_is_better
 from fedvra.runs import option_text
-from fedvra.runs.algorithm_text import make_algorithm, settings_of
+from fedvra.runs.algorithm_text import label_of, make_algorithm, settings_of
+from fedvra.runs.described import described
 from fedvra.runs.history import series
+from fedvra.runs.inline import study_html
 from fedvra.runs.options import OPTIONS, RunConfig
 from fedvra.show.comparison import Run
+from fedvra.show.curves import mean_curve
+from fedvra.show.plots import curves_figure
 from fedvra.show.spreads import Reached, Spread, best
 from fedvra.show.terminal import Column, bold, markdown, table
 
@@ -117,7 +120,9 @@ class Tuning:
         return self.out / "table.md"
 
     def options(self, trial: Trial) -> str:
-        """A setting as options of the command line."""
+        """A setting as options of the command line; of a search over objects as arguments."""
+        if self.config.python:
+            return ", ".join(f"{name}={value}" for name, value in trial.given.items())
         fields = settings_of(make_algorithm(self.config.algorithm, {}))
         return " ".join(f"--set {k}={v}" if k in fields else _typed(k, v) for k, v in trial.given.items())
 
@@ -137,7 +142,7 @@ class Tuning:
         return found
 
     def title(self) -> str:
-        label = REGISTRY.get(self.config.algorithm).label
+        label = label_of(self.config.algorithm)
         return f"{label} on {self.config.task}, {self.config.rounds} rounds: {len(self.trials)} settings"
 
     def header(self) -> list[str]:
@@ -202,22 +207,51 @@ class Tuning:
     def markdown(self) -> str:
         return f"{self.title()}\n\n" + markdown(self.header(), map(self.cells, self.trials))
 
+    def to_pandas(self) -> Any:
+        """The settings as a DataFrame, the best first (needs the extra ``fedvra[pandas]``)."""
+        import pandas
+
+        rows = self.to_dict()["settings"]
+        return pandas.DataFrame([{**row.pop("given"), **row} for row in rows])
+
+    def plot(self) -> Any:
+        """Mean accuracy over rounds of every setting, as a matplotlib figure."""
+        curves = [
+            mean_curve(", ".join(f"{k}={v}" for k, v in trial.given.items()), [run.metrics for run in trial.runs])
+            for trial in self.trials
+        ]
+        return curves_figure([curve for curve in curves if curve is not None], self.title(), "the best first")
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """One self-contained page about all its runs."""
+        from fedvra.show.page import write_report
+
+        return write_report([self.out / trial.folder for trial in self.trials], path)
+
+    def _repr_html_(self) -> str:
+        return study_html(self.title(), self.header(), [self.cells(trial) for trial in self.trials], self.plot())
+
     def write(self) -> None:
         """The table into the folder of the search."""
         replace_durably(self.table_file, self.markdown().encode())
+
+    def _plain(self, trial: Trial) -> dict[str, Any]:
+        """A setting as JSON can hold it."""
+        objects = bool(self.config.python)
+        return {name: described(value) if objects else value for name, value in trial.given.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "task": self.config.task,
             "algorithm": self.config.algorithm,
             "folder": str(self.out),
-            "best": dict(self.best.given),
+            "best": self._plain(self.best),
             "judged_by": self.best.judged_by(self.metric),
             "options": self.options(self.best),
             "at_the_edge": self.at_the_edge(),
             "settings": [
                 {
-                    "given": dict(trial.given),
+                    "given": self._plain(trial),
                     "rounds": trial.rounds,
                     "diverged": trial.diverged,
                     "accuracy": None if trial.accuracy is None else trial.accuracy.mean,

@@ -71,6 +71,10 @@ def resume_comparison(
     out = Path(out)
     changes = {name: value for name, value in {"rounds": rounds, "workers": workers}.items() if value is not None}
     stored = json.loads((out / PLAN).read_text(encoding="utf-8"))
+    require(
+        all("config" in each for each in stored),
+        f"the comparison in {out} was made of Python objects: make the same call of fv.compare again.",
+    )
     plan = [Planned(each["label"], each["folder"], configure(each["config"], changes)) for each in stored]
     with locked(out):
         return _carry_out(plan, out, view)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -23,9 +23,11 @@ from fedvra.core.errors import DivergedError, RunInterrupt, require
 from fedvra.core.threads import one_thread
 from fedvra.data.dataset import FederatedData
 from fedvra.data.picture import picture
-from fedvra.engines import checkpoint
+from fedvra.engines import checkpoint, fingerprint
+from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
 from fedvra.runs.config import build
+from fedvra.runs.described import config_of
 from fedvra.runs.files import Record, RunFolder, RunSummary, finite, write_json
 from fedvra.runs.options import RunConfig
 from fedvra.state.folders import make_folder, next_free, require_unused, require_writable
@@ -60,16 +62,25 @@ def execute(config: RunConfig, out: str | Path, callbacks: Callbacks = (), title
         title: what the run is called on a display.
     """
     folder = RunFolder(out)
+    with begun(config, folder, callbacks=callbacks) as federation:
+        return play(federation, config, folder, callbacks, title)
+
+
+@contextmanager
+def begun(
+    config: RunConfig, folder: RunFolder, experiment: Experiment | None = None, callbacks: Callbacks = ()
+) -> Iterator[Federation]:
+    """The federation of a new run, in a folder that was not in use and is now ours."""
     folder.require_unused()
-    with _opened(config, folder) as federation:
+    with _opened(config, folder, experiment) as federation:
         federation.preflight()
         for each in followers(config, folder, callbacks):
             each.check(federation.experiment)
         make_folder(folder.path)
         with folder.locked():
             folder.require_unused()  # still: another process may have come first
-            folder.create(config)
-            return play(federation, config, folder, callbacks, title)
+            folder.create(config, federation.experiment)
+            yield federation
 
 
 def resume(
@@ -94,14 +105,49 @@ def resume(
         ended = folder.ended(config)
         if ended is not None:
             return ended
-        with _opened(config, folder) as federation:
-            done = checkpoint.restore(federation, folder.checkpoints, up_to=len(folder.metrics()))
-            require(config.rounds >= done, f"{folder.path} is at round {done} already: --rounds must be at least that.")
-            if done < config.rounds:
-                federation.preflight()
+        with resumed(config, folder) as federation:
             if rounds is not None:
                 folder.write_config(folder.config(rounds))
             return play(federation, config, folder, callbacks, title)
+
+
+@contextmanager
+def resumed(config: RunConfig, folder: RunFolder, experiment: Experiment | None = None) -> Iterator[Federation]:
+    """The federation of a run in a folder that is ours, as it was at its last intact checkpoint."""
+    with _opened(config, folder, experiment) as federation:
+        folder.require_same(federation.experiment)
+        done = checkpoint.restore(federation, folder.checkpoints, up_to=len(folder.metrics()))
+        option = "rounds" if config.python else "--rounds"
+        require(config.rounds >= done, f"{folder.path} is at round {done} already: {option} must be at least that.")
+        if done < config.rounds:
+            federation.preflight()
+        yield federation
+
+
+@contextmanager
+def begun_or_resumed(
+    config: RunConfig, folder: RunFolder, experiment: Experiment, callbacks: Callbacks = ()
+) -> Iterator[tuple[Federation, RunSummary | None]]:
+    """A run of objects: new, or where the folder has it already as it was; then also what it came to, if it has ended."""
+    if not folder.config_file.exists():
+        with begun(config, folder, experiment, callbacks) as federation:
+            yield federation, None
+        return
+    folder.require_same_options(config)
+    with folder.locked(), resumed(config, folder, experiment) as federation:
+        ended = folder.ended(config)
+        if ended is None:
+            folder.write_config(config)
+        yield federation, ended
+
+
+def options_of(experiment: Experiment, **options: Any) -> RunConfig:
+    """The options of a run of objects, once it is known that they fit each other; see :mod:`fedvra.runs.described`."""
+    e = experiment
+    with one_thread():
+        e.problem.check(e.data, e.solver.of_run(e.batch_size, e.drop_last, e.seed))
+    facts = fingerprint.facts(e)
+    return config_of(e, len(e.problem.samples(e.data)), **{"fingerprint": fingerprint.short(facts), **options})
 
 
 def check(config: RunConfig) -> None:
@@ -144,7 +190,8 @@ def play(
                 following.round(federation.round)
     assert run.summary is not None
     if run.status == "interrupted":
-        raise RunInterrupt(f"interrupted after round {len(run.records)}; `fedvra resume {folder.path}` goes on.")
+        again = "the same call" if config.python else f"`fedvra resume {folder.path}`"
+        raise RunInterrupt(f"interrupted after round {len(run.records)}; {again} goes on.")
     data = federation.experiment.data
     if isinstance(data, FederatedData) and not folder.partition_file.exists():
         picture(data, folder.partition_file)  # last, since importing matplotlib would delay the first round
@@ -171,8 +218,11 @@ def followers(config: RunConfig, folder: RunFolder, callbacks: Callbacks) -> lis
 
 
 @contextmanager
-def _opened(config: RunConfig, folder: RunFolder) -> Iterator[Federation]:
-    """The federation a config describes; client state that memory has no room for is kept in the run's own folder."""
+def _opened(config: RunConfig, folder: RunFolder, experiment: Experiment | None = None) -> Iterator[Federation]:
+    """The federation a config describes, of an experiment that is given or else built.
+
+    Client state that memory has no room for is kept in the run's own folder.
+    """
     require_installed(config.track or ())
     state_folder = folder.path if config.state_folder is None else Path(config.state_folder)
     if config.state_folder is not None:
@@ -181,9 +231,9 @@ def _opened(config: RunConfig, folder: RunFolder) -> Iterator[Federation]:
         one_thread(),
         closing(
             Federation(
-                build(config),
+                experiment or build(config),
                 config.workers,
-                state_dtype=torch.bfloat16 if config.state_dtype == "bfloat16" else None,
+                state_dtype=None if config.state_dtype in (None, "float32") else getattr(torch, config.state_dtype),
                 memory_limit=None if config.state_memory == "auto" else int(config.state_memory),
                 state_folder=state_folder,
             )

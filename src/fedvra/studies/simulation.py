@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +15,11 @@ from fedvra.callbacks.base import Callback, Run
 from fedvra.callbacks.diagnostics import Diagnostics
 from fedvra.callbacks.following import Following
 from fedvra.callbacks.function import Function, as_callbacks
+from fedvra.callbacks.notebook import view_of
 from fedvra.clock.system import System
 from fedvra.core.cohort import Setting
-from fedvra.core.errors import require
+from fedvra.core.errors import DivergedError, require
+from fedvra.core.files import replace_durably
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment
@@ -25,9 +28,13 @@ from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.protocol import SolverSettings
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem
+from fedvra.runs.files import Record, RunFolder
 from fedvra.runs.history import ClientRows, History
 from fedvra.samplers import Sampler
 from fedvra.samplers.work import Work
+from fedvra.show.page import FILE as REPORT
+from fedvra.show.page import write_report
+from fedvra.studies.execution import begun_or_resumed, options_of, play
 
 
 def simulate(
@@ -59,7 +66,12 @@ def simulate(
     diagnostics: int = 0,
     observers: Sequence[Callback] = (),
     callbacks: Sequence[Callback] = (),
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool | Callable[[dict[str, Any]], None] | None = None,
+    out: str | Path | None = None,
+    checkpoint_every: int = 50,
+    track: str | Sequence[str] | None = None,
+    targets: Sequence[Any] | None = None,
+    report: bool = True,
 ) -> History:
     """Run ``rounds`` rounds of ``algorithm`` and return what they led to.
 
@@ -98,7 +110,14 @@ def simulate(
         observers: an older name for ``callbacks``.
         callbacks: look on at the start, after each round and at the end, may add to the record and may end the run, e.g.
             ``fv.StationarityGap(every=10)``, ``fv.Patience(20)``; see ``fv.Callback``.
-        progress: called with each round's record; ``raise fv.StopRun("why")`` in it ends the run.
+        progress: None shows a bar on a terminal and in a notebook, and nothing where output is piped; True shows lines there
+            too, False nothing. A function is called with each round's record; ``raise fv.StopRun("why")`` in it ends the run.
+        out: a folder for the run, as ``fedvra run`` writes it: config, records, checkpoints, report. The same call again
+            resumes the run to the bit, or returns what it came to; another model, loss, data set or split is refused.
+        checkpoint_every: rounds between checkpoints; 0 makes one at the end and on Ctrl-C only.
+        track: also log to a tracker, ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``, or several.
+        targets: accuracies in per cent, or other figures such as ``"f1=0.8"``, whose first round the folder's summary says.
+        report: whether a page about the run is written into the folder when it has ended.
     """
     _require_kinds(algorithm, problem, sampler, work)
     check_whole("rounds", rounds, least=0)
@@ -124,28 +143,70 @@ def simulate(
         metrics=check_metrics({} if metrics is None else metrics),
     )
     watching: list[Callback] = [Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []
+    for name, value in {"track": track, "targets": targets}.items():
+        require(out is not None or value is None, f"{name} needs a folder to work in: say out='runs/mine'.")
     kept = None if keep is None else Kept()
     looking: list[Callback] = as_callbacks([*watching, *observers, *callbacks])
     looking += [] if kept is None else [kept]
-    looking += [] if progress is None else [Function(progress)]
-    federation = Federation(experiment, workers, state_dtype, memory_limit, state_folder)
-    run = Run.of(federation, rounds)
-    records = run.records
+    view = Function(progress) if callable(progress) else view_of(progress)
+    looking += [] if view is None else [view]
+    if out is None:
+        with closing(Federation(experiment, workers, state_dtype, memory_limit, state_folder)) as federation:
+            run = Run.of(federation, rounds)
+            with _telling(federation, lambda: run.records, kept):
+                with Following(run, looking) as following:
+                    while not run.over:
+                        following.round(federation.round)
+                return _history(federation, run.records, kept)
+    options = {
+        "rounds": rounds,
+        "workers": workers,
+        "state_dtype": None if state_dtype is None else str(state_dtype).removeprefix("torch."),
+        "state_memory": "auto" if memory_limit is None else memory_limit,
+        "state_folder": None if state_folder is None else str(state_folder),
+        "checkpoint_every": checkpoint_every,
+        "track": track,
+        **({} if targets is None else {"targets": list(targets)}),
+    }
+    return _into(RunFolder(out), experiment, options, looking, kept, report)
+
+
+def _into(
+    folder: RunFolder,
+    experiment: Experiment,
+    options: dict[str, Any],
+    looking: list[Callback],
+    kept: Kept | None,
+    report: bool,
+) -> History:
+    """The run in its folder: begun, resumed, or as it ended."""
+    config = options_of(experiment, **options)
+    with begun_or_resumed(config, folder, experiment, looking) as (federation, ended):
+        if kept is not None:
+            kept.file = folder.path / "trajectory.bin"
+            kept.read(federation)
+        with _telling(federation, folder.metrics, kept):
+            summary = ended or play(federation, config, folder, looking)
+            if summary.status == "diverged":
+                raise DivergedError(str(summary.message), summary.rounds + 1)
+        if report and not ended and summary.rounds:
+            write_report([folder.path], folder.path / REPORT)
+        return _history(federation, folder.metrics(), kept)
+
+
+@contextmanager
+def _telling(federation: Federation, records: Callable[[], list[Record]], kept: Kept | None) -> Iterator[None]:
+    """An exception takes with it what there is."""
     try:
-        with Following(run, looking) as following:
-            while not run.over:
-                following.round(federation.round)
-        return _history(federation, records, kept)
+        yield
     except BaseException as error:
         if federation.state.round:
-            error.history = _history(federation, records, kept)  # type: ignore[attr-defined]
+            error.history = _history(federation, records(), kept)  # type: ignore[attr-defined]
             error.add_note(
                 f"The run ended after round {federation.state.round}. What it had come to is in this exception's attribute "
                 "history; simulate(..., x_init=error.history.x0) starts from there."
             )
         raise
-    finally:
-        federation.close()
 
 
 class Kept(Callback):
@@ -153,11 +214,28 @@ class Kept(Callback):
 
     afterwards = True
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None = None) -> None:
         self.x0: list[Tensor] = []
+        self.file = file
+        """Where they are kept besides; a run that is resumed finds them there."""
 
-    def on_round(self, run: Run, record: dict[str, Any]) -> None:
-        self.x0.append(run.federation.state.x0.clone())
+    def read(self, federation: Federation) -> None:
+        """What was kept before the run was interrupted."""
+        assert self.file is not None
+        done, x0 = federation.state.round, federation.state.x0
+        width = x0.numel() * x0.element_size()
+        content = self.file.read_bytes()[: done * width] if self.file.exists() else b""
+        require(
+            len(content) == done * width, f"{self.file} is not whole: keep='x0' must be there from the first round."
+        )
+        self.x0 = list(torch.frombuffer(bytearray(content), dtype=x0.dtype).reshape(done, -1)) if done else []
+        replace_durably(self.file, content)
+
+    def on_round(self, run: Run, record: Record) -> None:
+        self.x0.append(run.federation.state.x0.cpu().clone())
+        if self.file is not None:
+            with self.file.open("ab") as file:
+                file.write(self.x0[-1].view(torch.uint8).numpy().tobytes())
 
 
 def _history(federation: Federation, metrics: list[dict[str, Any]], kept: Kept | None) -> History:

@@ -20,7 +20,7 @@ import numpy as np
 from fedvra.callbacks.display import View
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require, unknown_name
-from fedvra.core.goals import Target, require_figure
+from fedvra.core.goals import Target
 from fedvra.runs import option_text
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
 from fedvra.runs.config import configure
@@ -31,13 +31,10 @@ from fedvra.show.tuning import Trial, Tuning
 from fedvra.state.folders import locked, make_folder, require_unused
 from fedvra.studies.comparing import Planned, play
 from fedvra.studies.execution import check
+from fedvra.studies.halving import climb, kept, require_judged, rungs
 
 PLAN = "tuning.json"
 """What is tried, written before the first run, and what came of it."""
-KEPT = 3
-"""One in so many settings goes on for so many times the rounds."""
-LEAST = 2
-"""So many go on in any case."""
 LONG = 100
 """Too long for the name of a folder."""
 NOT_TUNED = ("task", "algorithm", "set", "rounds", "seed", "workers", "targets")
@@ -102,32 +99,11 @@ def tune(
 def resume_tuning(out: str | Path, workers: int | str | None = None, view: View | None = None) -> Tuning:
     """Go on with a search that was interrupted; it comes to the same result."""
     plan = json.loads((Path(out) / PLAN).read_text(encoding="utf-8"))["plan"]
+    require("options" in plan, f"the search in {out} was made of Python objects: make the same call of fv.tune again.")
     if workers is not None:
         plan["options"]["workers"] = workers
     with locked(Path(out)):
         return _carry_out(plan, Path(out), view)
-
-
-def _require_judged(trial: Trial, metric: str | None) -> None:
-    """Refuse to rank by a figure that the records do not have."""
-    for run in trial.runs:
-        if metric is not None and run.metrics:
-            require_figure(run.metrics[-1], metric, "tune")
-
-
-def rungs(rounds: int, settings: int) -> list[int]:
-    """After which rounds two thirds of the settings are left behind, and the last one.
-
-    >>> rungs(90, 2), rungs(90, 26), rungs(90, 27), rungs(2, 30)
-    ([90], [30, 90], [10, 30, 90], [1, 2])
-    """
-    steps = 0 if settings < KEPT else 1 if settings < KEPT**3 else 2
-    return sorted({max(1, rounds // KEPT**k) for k in range(steps + 1)}) if rounds else [rounds]
-
-
-def kept(settings: int) -> int:
-    """How many of them go on after a rung."""
-    return min(settings, max(LEAST, -(-settings // KEPT)))
 
 
 def _later(ladder: Sequence[int], rung: int, settings: int, plan: Mapping[str, Any]) -> int:
@@ -175,25 +151,23 @@ def _carry_out(plan: dict[str, Any], out: Path, view: View | None) -> Tuning:
     write_json(out / PLAN, {"plan": plan, "result": None})
     base, settings, target = configure(plan["options"]), settings_to_try(plan), plan["target"]
     metric = plan.get("metric")
-    going, trials = list(range(len(settings))), {}
     ladder = [base.rounds] if plan["full"] else rungs(base.rounds, len(settings))
-    for rung, rounds in enumerate(ladder):
+
+    def play_until(numbers: Sequence[int], rounds: int) -> dict[int, Trial]:
         until = {
             i: [replace(each, config=replace(each.config, rounds=rounds)) for each in settings[i].planned]
-            for i in going
+            for i in numbers
         }
         if view is not None:
-            coming = [(each.label, each.config) for i in going for each in until[i]]
-            view.study(coming, _later(ladder, rung, len(until), plan))
-        for i in going:
-            runs = [play(planned, out, view) for planned in until[i]]
-            trials[i] = Trial(settings[i].given, settings[i].folder, runs)
-        _require_judged(trials[going[0]], metric)
-        going.sort(key=lambda i: trials[i].until(rounds).rank(target, metric))
-        if rounds < base.rounds:
-            going = going[: kept(len(going))]
-    behind = sorted(trials.keys() - set(going), key=lambda i: (-trials[i].rounds, trials[i].rank(target, metric)))
-    tuning = Tuning(base, plan["over"], [trials[i] for i in (*going, *behind)], target, out, metric)
+            coming = [(each.label, each.config) for i in numbers for each in until[i]]
+            view.study(coming, _later(ladder, ladder.index(rounds), len(until), plan))
+        made = {i: [play(planned, out, view) for planned in until[i]] for i in numbers}
+        found = {i: Trial(settings[i].given, settings[i].folder, runs) for i, runs in made.items()}
+        require_judged(found[numbers[0]], metric)
+        return found
+
+    trials = climb(len(settings), ladder, lambda trial: trial.rank(target, metric), play_until)
+    tuning = Tuning(base, plan["over"], trials, target, out, metric)
     tuning.write()
     write_json(out / PLAN, {"plan": plan, "result": tuning.to_dict()})
     return tuning
