@@ -278,6 +278,7 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
     "torch": (lambda: fv.Torch(torch.optim.RMSprop), lambda: fv.Torch(torch.optim.Adagrad)),
     "system": (lambda: fv.System(step=TABLE, deadline=3), lambda: fv.System(step="uniform:1,2", deadline=3)),
     "windows": (lambda: fv.Windows(10, spans=[[(0, 2)]]), lambda: fv.Windows(10, duty=0.2)),
+    "loop": (lambda: fv.Loop(small_net), fv.Loop),
     "median norm": (lambda: fv.MedianNorm(2), lambda: fv.MedianNorm(3)),
     "multi-krum": (lambda: fv.MultiKrum(1), lambda: fv.MultiKrum(2)),
     "until": (lambda: fv.Until(97), lambda: fv.Until("f1=0.8")),

@@ -81,3 +81,24 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "fedvra", "compare", f"{script}:task", *options]
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert [row["finished"] for row in json.loads(shown)["rows"]] == [1, 1]
+
+
+def test_a_training_loop_of_ones_own(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    history = runpy.run_path(str(EXAMPLES / "own_loop.py"))["main"]()
+    assert history.summary()["final_accuracy"] > 0.9
+    assert len({record["local_steps"] for record in history.metrics}) > 3, "hospitals do as much as they like"
+    assert len(capsys.readouterr().out.splitlines()) == 12
+
+
+def test_a_training_loop_by_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_lightning")
+    shown = subprocess.run(
+        [sys.executable, EXAMPLES / "own_loop_lightning.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert float(shown.splitlines()[-1].split()[-1].rstrip("%")) > 85

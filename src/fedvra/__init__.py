@@ -26,6 +26,7 @@ _HOMES = {
     "fedvra.clock.windows": ["Windows"],
     "fedvra.core.cohort": ["Cohort"],
     "fedvra.core.rule": ["Coefficients"],
+    "fedvra.core.loops": ["Loop"],
     "fedvra.core.optimisers": ["SGD", "Adam", "AdamW", "Torch"],
     "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "per_client", "split"],
     "fedvra.data.partitions": [
@@ -50,6 +51,7 @@ _HOMES = {
     "fedvra.engines.experiment": ["Experiment"],
     "fedvra.engines.federation": ["Federation"],
     "fedvra.local.metrics": ["Perplexity", "RMSE"],
+    "fedvra.local.own_loop": ["LocalWork"],
     "fedvra.local.protocol": ["LocalSolver", "Solver", "SolverSettings"],
     "fedvra.problems.base": ["Problem"],
     "fedvra.problems.clustering": ["Clustering"],

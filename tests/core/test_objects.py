@@ -46,7 +46,12 @@ def test_nothing_public_is_left_out() -> None:
     assert {*SAMPLERS.names()} <= {*MADE_SAMPLERS}
     assert {*PARTITIONS.names()} <= {*MADE_PARTITIONS}
     covered = {type(make()) for make, _ in EVERYTHING.values()} | {fv.History, fv.DivergedError, fv.UsageError}
-    covered |= {fv.StopRun, fv.Federation, fv.LocalSolver}  # a run in progress and what works in it: no values
+    covered |= {
+        fv.StopRun,
+        fv.Federation,
+        fv.LocalSolver,
+        fv.LocalWork,
+    }  # a run in progress and what works in it: no values
     for name in fv.__all__:
         thing = getattr(fv, name)
         assert not isinstance(thing, type) or any(issubclass(kind, thing) for kind in covered), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from flwr.clientapp import ClientApp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,8 +22,8 @@ import fedvra as fv
 import fedvra.flower
 from fedvra.flower import Ledger, LocalWork, Strategy, node
 from fedvra.flower.client_ledger import Page, Stamp
-from fedvra.flower.protocol import Errand, Order
-from flower_grid import FakeGrid, make_nodes, quadratic
+from fedvra.flower.protocol import CONFIG, Errand, Order
+from flower_grid import FakeGrid, Node, make_nodes, quadratic
 
 ETA, ROUNDS = 0.05, 6
 
@@ -405,3 +406,118 @@ def test_an_optimiser_made_by_a_function_must_be_there_at_the_node(tmp_path: Pat
 def test_what_has_no_meaning_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     with pytest.raises(fv.UsageError, match="SCAFFOLD does not go with adam"):
         make_strategy(tmp_path, fv.Scaffold(), local=fv.Adam())
+
+
+# -- training loops of the clients' own ---------------------------------------------------------------------------------------
+
+
+def steps_by_hand(work: LocalWork, steps: int) -> Tensor:
+    problem, x = quadratic(), work.x0.clone()
+    for _ in range(steps):
+        x = work.step(x, problem.A[work.client] @ x - problem.b[work.client])
+    return x - work.x0
+
+
+def own_app(steps: Callable[[LocalWork], int]) -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    @node.client(problem=quadratic())
+    def train(work: LocalWork) -> Tensor:
+        return steps_by_hand(work, steps(work))
+
+    return app
+
+
+@pytest.mark.parametrize("algorithm", [fv.FedNova(), fv.Scaffold(), fv.FedVRA(gamma=0.5, a=2), fv.FedVRA()], ids=repr)
+@pytest.mark.parametrize("shadow", [False, True], ids=["alone", "with a shadow"])
+def test_what_a_loop_did_is_in_its_reply_and_both_sides_go_by_it(
+    algorithm: fv.Algorithm, shadow: bool, tmp_path: Path
+) -> None:
+    """Clients that do 1 + i + r steps of their own accord: as the simulator with the same loop, and lam is exact."""
+
+    def wanted(work: LocalWork) -> int:
+        return 1 + work.client + work.round
+
+    options: dict[str, Any] = {"sampler": fv.Uniform(2), "work": fv.Steps(5), "lr": ETA}
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path, own_app(wanted)))
+    strategy = make_strategy(tmp_path, algorithm, local=fv.Loop(), shadow=shadow, **options)
+    run(strategy, grid)
+    loop = fv.Loop(lambda work: steps_by_hand(work, wanted(work)))
+    expected = fv.simulate(algorithm, problem=quadratic(), rounds=ROUNDS, workers=1, local=loop, **options)
+    np.testing.assert_allclose(strategy.books.x0, expected.x0, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(strategy.books.lam, expected.lam, rtol=1e-12, atol=1e-14)
+    assert strategy.audit(grid).relative < 1e-12
+    asked = fv.simulate(algorithm, problem=quadratic(), rounds=ROUNDS, workers=1, **options)
+    assert float((asked.x0 - expected.x0).norm()) > 1e-3
+
+
+def test_a_loop_that_does_as_it_likes_is_refused_unless_the_server_counts(tmp_path: Path) -> None:
+    strategy = make_strategy(tmp_path, fv.FedNova())
+    run(strategy, FakeGrid(make_nodes(quadratic(), tmp_path, own_app(lambda work: 2))), rounds=1)
+    assert "took 2 steps" in strategy.records[-1]["lost"][0]
+    assert "local=fv.Loop()" in strategy.records[-1]["lost"][0]
+
+
+@pytest.mark.parametrize(("said", "reason"), [({"carried": 1e-9}, "of the sum"), ({"steps": 0}, "took 0 steps")])
+def test_work_that_nobody_does_is_not_believed(said: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    """Coefficients divide by it: a client that says it hardly moved could make its dual as long as it likes."""
+
+    def tamper(order: Order, reply: Message) -> Message:
+        if order.errand == Errand.TRAIN and order.client == 1:
+            reply.content[CONFIG].update(said)
+        return reply
+
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path, own_app(lambda work: 4)), tamper=tamper)
+    strategy = make_strategy(tmp_path, fv.Scaffold(), local=fv.Loop())
+    run(strategy, grid, rounds=1)
+    assert list(strategy.records[-1]["lost"]) == [1]
+    assert reason in strategy.records[-1]["lost"][1]
+
+
+def test_a_restored_loop_goes_on_where_the_server_stopped(tmp_path: Path) -> None:
+    grid = FakeGrid(make_nodes(quadratic(), tmp_path, own_app(lambda work: 1 + work.client)))
+    for rounds in (2, ROUNDS):
+        strategy = make_strategy(tmp_path, fv.Scaffold(), local=fv.Loop())
+        run(strategy, grid, rounds)
+    loop = fv.Loop(lambda work: steps_by_hand(work, 1 + work.client))
+    whole = fv.simulate(
+        fv.Scaffold(),
+        problem=quadratic(),
+        sampler=fv.Full(),
+        work=fv.Steps(3),
+        lr=ETA,
+        rounds=ROUNDS,
+        workers=1,
+        local=loop,
+    )
+    np.testing.assert_allclose(strategy.books.x0, whole.x0, rtol=1e-12, atol=1e-14)
+
+
+def test_a_hooked_loop_on_a_node_is_that_of_the_simulator(tmp_path: Path) -> None:
+    """Momentum of the loop's own: alpha = 1/T with the T that its optimiser came to, on both sides."""
+    rng = np.random.default_rng(0)
+    data = fv.split((rng.normal(size=(60, 4)), rng.integers(0, 3, 60)), fv.IID(), clients=3, seed=0)
+    torch.manual_seed(0)
+    problem, app = fv.Supervised(torch.nn.Linear(4, 3).double(), weight_decay=1e-2), ClientApp()
+
+    def train(work: LocalWork) -> Tensor:
+        model = work.model()
+        optimizer = work.hook(torch.optim.SGD(model.parameters(), lr=0.5 * work.eta, momentum=0.8))
+        for inputs, targets in list(work.batches())[: 2 + work.client]:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        return work.move()
+
+    app.train()(node.client(problem=problem, data=data)(train))
+    options: dict[str, Any] = {"sampler": fv.Uniform(2), "work": fv.Steps(6), "lr": ETA, "batch_size": 7}
+    nodes = {100 + i: Node(i, tmp_path / f"node{i}", app) for i in range(3)}
+    strategy = make_strategy(tmp_path, fv.Scaffold(), problem=problem, local=fv.Loop(), **options)
+    grid = FakeGrid(nodes)
+    run(strategy, grid)
+    local = fv.Loop(train)
+    expected = fv.simulate(fv.Scaffold(), problem=problem, data=data, rounds=ROUNDS, workers=1, local=local, **options)
+    np.testing.assert_allclose(strategy.books.x0, expected.x0, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(strategy.books.lam, expected.lam, rtol=1e-11, atol=1e-13)
+    assert strategy.audit(grid).relative < 1e-12

@@ -54,7 +54,9 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             penalty = resolve(self.gamma, cohort, "gamma")
             relative = relative_penalty(self.gamma, cohort, everyone)
         d = resolve(inverse_p if isinstance(self.d, Auto) else self.d, cohort, "d")
-        return Coefficients(gamma=penalty, alpha=self._alpha(cohort, penalty, d), w=relative * d, kappa=kappa)
+        alpha, free = self._alpha(cohort, penalty, d), isinstance(self.gamma, Auto) and isinstance(self.a, Auto)
+        rate = ones(cohort) / Pace.of(cohort).visits if free else None
+        return Coefficients(gamma=penalty, alpha=alpha, w=relative * d, kappa=kappa, rate=rate)
 
     def _alpha(self, cohort: Cohort, gamma: Floats, d: Floats) -> Floats:
         """a*gamma, one per client."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedvra.algorithms.base import Algorithm, Everyone, Protocol, positive, register, zeros
+from fedvra.algorithms.base import Algorithm, Everyone, Protocol, ones, positive, register, zeros
 from fedvra.core.coefficients import Coefficients
 from fedvra.core.cohort import Cohort, Setting, resolve
 
@@ -52,4 +52,5 @@ class Scaffold(Algorithm):
             gamma=zeros(cohort),
             alpha=1.0 / (cohort.eta * cohort.amount),
             w=resolve(self.global_lr, cohort, "global_lr") / cohort.p,
+            rate=ones(cohort),
         )

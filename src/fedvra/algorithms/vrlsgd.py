@@ -36,4 +36,5 @@ class VRLSGD(Algorithm):
     converges_exactly: ClassVar[bool] = True
 
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
-        return Coefficients(sigma=1.0, gamma=zeros(cohort), alpha=1.0 / (cohort.eta * cohort.amount), w=ones(cohort))
+        alpha = 1.0 / (cohort.eta * cohort.amount)
+        return Coefficients(sigma=1.0, gamma=zeros(cohort), alpha=alpha, w=ones(cohort), rate=ones(cohort))

@@ -92,7 +92,7 @@ class ClientResults(Callback):
         known = min(client, federation.total - 1)  # one who never trains steps as the last who does
         eta = federation.plan.describe(last, np.array([known]), federation.state.counts).eta
         block = Block(last, e.seed, np.array([client]), np.array([self.tune]), eta)
-        return FineTune(block, e.problem.decay, e.local)
+        return FineTune(block, e.problem.decay)
 
 
 @dataclass(frozen=True)

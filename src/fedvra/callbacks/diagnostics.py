@@ -17,6 +17,7 @@ from fedvra.core.step import client_round
 from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import subset
+from fedvra.engines.worker import local_steps
 from fedvra.local.protocol import start_of_y
 from fedvra.problems.base import oracle_of
 from fedvra.problems.oracle import Oracle
@@ -175,12 +176,13 @@ def _drift(federation: Federation, cohort: Cohort, row: rule.Coefficients) -> fl
     chosen, gammas, alphas = subset(cohort, mask), row.gamma[mask], row.alpha[mask]
     e, state, distances = federation.experiment, federation.state, np.zeros(len(chosen))
     sent = Broadcast(state.x0, state.lam, state.aux)
+    optimiser, solve = local_steps(e, federation.solver)
     for k in range(len(chosen)):
         span = slice(k, k + 1)
         block = Block(chosen.round, chosen.seed, chosen.clients[span], chosen.steps[span], chosen.eta[span])
-        orders = Orders(block, gammas[span], alphas[span], row.sigma, e.problem.decay, local=e.local)
+        orders = Orders(block, gammas[span], alphas[span], row.sigma, e.problem.decay, local=optimiser)
         kept = federation.clients.committed(block.clients, state.x0)
         private = kept.start(state.aux, start_of_y(federation.solver), block.clients)
-        moves = client_round(federation.solver.solve, sent, orders, kept, private)
+        moves = client_round(solve, sent, orders, kept, private)
         distances[k] = float(moves.sent(0).detach().double().square().sum())
     return mean_over(chosen, distances)

@@ -64,10 +64,13 @@ class Orders:
     communicates: bool = True
     local: LocalOptimiser = PLAIN
     """What takes the steps."""
+    rate: Floats | None = None
+    """alpha_i*T_i, where a client is to work out alpha from the T_i that it comes to."""
 
     def cut(self, span: slice) -> Orders:
         """Those of some clients of the block."""
-        return replace(self, block=self.block.cut(span), gamma=self.gamma[span], alpha=self.alpha[span])
+        rate = None if self.rate is None else self.rate[span]
+        return replace(self, block=self.block.cut(span), gamma=self.gamma[span], alpha=self.alpha[span], rate=rate)
 
 
 class Private(NamedTuple):

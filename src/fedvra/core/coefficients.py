@@ -65,6 +65,8 @@ class Coefficients(Value):
     """s, once it is known whose replies count."""
     communicates: bool = True
     """False: the clients go on by themselves this round and the server hears nothing (FedPD)."""
+    rate: Floats | None = None
+    """alpha_i*T_i, where alpha is inverse to T_i: a training loop of a client's own may do more or less than was asked."""
 
 
 def discounted_steps(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
@@ -76,3 +78,15 @@ def discounted_steps(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
     pull = gamma * eta
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(pull > 0, -np.expm1(steps * np.log1p(-np.minimum(pull, 1.0))) / pull, steps)
+
+
+def true_alpha(alpha: Floats, rate: Floats | None, carried: Floats | None) -> Floats:
+    """alpha = rate/T, at the T that clients say they came to; as it was where it does not depend on T, or they did as asked."""
+    if rate is None or carried is None:
+        return alpha
+    require(
+        bool(np.all(carried > 0)),
+        "the algorithm divides by how far a constant gradient carries a client, and the loop's optimiser has no such number: "
+        "step with torch.optim.SGD and one stepsize for all parameters, or use an algorithm that needs none, such as FedDyn.",
+    )
+    return rate / carried

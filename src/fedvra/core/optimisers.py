@@ -283,10 +283,8 @@ def parse_local(text: str) -> LocalOptimiser:
     """
 
     def get(name: str) -> type[LocalOptimiser]:
-        if name == "torch":
-            raise UsageError(
-                "an optimiser made by a function cannot be written as text: use fv.Torch(...) from Python."
-            )
+        if name in ("torch", "loop"):
+            raise UsageError(f"what a function does cannot be written as text: use fv.{name.title()}(...) from Python.")
         if name not in OPTIMISERS:
             raise unknown_name("local optimiser", name, OPTIMISERS)
         return OPTIMISERS[name]

@@ -36,6 +36,7 @@ from fedvra.core.coefficients import discounted_steps as discounted_steps
 from fedvra.core.coefficients import divisor as divisor
 from fedvra.core.coefficients import effective_steps as effective_steps
 from fedvra.core.coefficients import over_cohort as over_cohort
+from fedvra.core.coefficients import true_alpha as true_alpha
 from fedvra.core.coefficients import unscaled as unscaled
 from fedvra.core.cohort import Floats
 from fedvra.core.torch_private import foreach_add_
@@ -115,10 +116,7 @@ def affine(terms: Terms, out: Tensor | None = None) -> AffineStep:
 
 
 def corrected(terms: Terms, out: Tensor | None = None) -> Corrected:
-    """The gradient of step 11, g + decay*x - h + gamma*(x - anchor), as g + pull*x + shift: what momentum and the like act on.
-
-    ``out`` is where the shift is put, where there is one.
-    """
+    """The gradient of step 11 as g + pull*x + shift, for momentum and the like; ``out`` is where the shift is put."""
     shift = affine(replace(terms, eta=1.0), out).c
     return Corrected(terms.gamma + terms.decay, None if shift is None else shift.neg_())
 

@@ -21,6 +21,7 @@ from fedvra.core import rule
 from fedvra.core.adaptive import Memory, remember
 from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
 from fedvra.core.cohort import Cohort, Floats
+from fedvra.core.loops import Done
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Moves(ABC):
         self.terms = terms
         self.losses = losses
         """Each client's mean training loss."""
+        self.done: Done | None = None
+        """What the clients did, where a loop of their own decided on it."""
 
     @abstractmethod
     def move(self, k: int) -> Tensor:
@@ -110,7 +113,8 @@ def client_round(
         moves = solve(terms, private, orders.block)
     with torch.no_grad():
         duals = kept.duals
-        new = moves.finish(shares, None if duals is None else orders.alpha, _nowhere if duals is None else duals.place)
+        alpha = rule.true_alpha(orders.alpha, orders.rate, None if moves.done is None else moves.done.carried)
+        new = moves.finish(shares, None if duals is None else alpha, _nowhere if duals is None else duals.place)
         for k, lam_i in enumerate(new):
             if kept.anchors is not None and not orders.communicates:
                 kept.anchors.stage(k, rule.anchor_step(terms.anchors[k] + moves.move(k), lam_i, orders.kappa))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from torch import Tensor
 
@@ -9,14 +11,17 @@ from fedvra.algorithms.base import Algorithm
 from fedvra.core import rule
 from fedvra.core.block import Block, Orders
 from fedvra.core.cohort import Cohort, Floats, Ints, mean_over
+from fedvra.core.loops import Done, Loop
 from fedvra.core.step import Sums
 from fedvra.engines.experiment import Experiment, subset
 from fedvra.engines.pool import Engine
-from fedvra.engines.singles import judged_work
-from fedvra.engines.worker import Board, LocalTask, count_parts
+from fedvra.engines.singles import judge, one_by_one
+from fedvra.engines.worker import Board, LocalTask, Worked, count_parts
 from fedvra.local.protocol import Solver, StepPath
 from fedvra.policies.refusals import Mask
 from fedvra.state.client_state import Staged
+
+Settle = Callable[[Cohort, rule.Coefficients, Done], tuple[Cohort, rule.Coefficients]]
 
 
 class CohortWork:
@@ -28,19 +33,29 @@ class CohortWork:
         """The mean training loss of each member of the last cohort, over its steps."""
 
     def run(
-        self, cohort: Cohort, row: rule.Coefficients, arrived: Mask, check: Mask, path: StepPath, staged: Staged
-    ) -> tuple[Sums | None, Mask]:
-        """Have it done; the sums over those who count, None where nobody does, and who counts.
+        self,
+        cohort: Cohort,
+        row: rule.Coefficients,
+        arrived: Mask,
+        check: Mask,
+        path: StepPath,
+        staged: Staged,
+        settle: Settle,
+    ) -> tuple[Sums | None, Mask, Cohort, rule.Coefficients]:
+        """Have it done; the sums over those who count, None where nobody does, who counts, and with which coefficients.
 
         Args:
             arrived: whose reply is not lost.
             check: whose first step is compared with autograd.
             staged: where the clients' new rows go.
+            settle: cohort and coefficients again, once clients with loops of their own have said what they did.
         """
         refuse = self.experiment.refuse
         keep = arrived.astype(np.float64)
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
-        pieces = count_parts(len(cohort), self.solver.width(cohort.steps)) if refuse is None else len(cohort)
+        loops = isinstance(self.experiment.local, Loop)
+        singly = refuse is not None or loops
+        pieces = len(cohort) if singly else count_parts(len(cohort), self.solver.width(cohort.steps))
         parts = np.array_split(order, pieces)
         ratio = _common_ratio(row.alpha, row.w) if staged.anchors is None else None
         tasks = [
@@ -55,26 +70,32 @@ class CohortWork:
             )
             for k, part in enumerate(parts)
         ]
-        if refuse is None:
-            results, counted, summed = self.engine.map(tasks), arrived, len(parts)
-        else:
-            results, counted = judged_work(self.engine, self.board, tasks, refuse, cohort, row, order, arrived)
+        if singly:
+            worked, moves, aux = one_by_one(self.engine, self.board, tasks)
+            if loops:
+                found = Worked.together([worked[k] for k in np.argsort(order)]).done
+                assert found is not None
+                (cohort, row), ratio = settle(cohort, row, found), None
+            counted = judge(self.board, moves, aux, refuse, cohort, row, order, arrived)
             summed = 1
+        else:
+            worked, counted, summed = self.engine.map(tasks), arrived, len(parts)
         losses = np.empty(len(cohort))
-        for part, values in zip(parts, results, strict=True):
-            losses[part] = values
+        for part, found_there in zip(parts, worked, strict=True):
+            losses[part] = found_there.losses
         self.losses = losses
         if not counted.any():
-            return None, counted
-        return self._sums(summed, ratio, mean_over(subset(cohort, counted), losses[counted])), counted
+            return None, counted, cohort, row
+        sums = self._sums(summed, ratio, mean_over(subset(cohort, counted), losses[counted]))
+        return sums, counted, cohort, row
 
     def _orders(self, cohort: Cohort, row: rule.Coefficients, check: Mask, path: StepPath, part: Ints) -> Orders:
         """What the clients at these places of the cohort are to do."""
         e, clients, steps, eta = self.experiment, cohort.clients[part], cohort.steps[part], cohort.eta[part]
         block = Block(cohort.round, e.seed, clients, steps, eta, path.name, check[part])
-        return Orders(
-            block, row.gamma[part], row.alpha[part], row.sigma, e.problem.decay, row.kappa, row.communicates, e.local
-        )
+        rate = row.rate[part] if row.rate is not None and isinstance(e.local, Loop) else None
+        gamma, alpha, decay = row.gamma[part], row.alpha[part], e.problem.decay
+        return Orders(block, gamma, alpha, row.sigma, decay, row.kappa, row.communicates, rate=rate)
 
     def _sums(self, parts: int, ratio: float | None, loss: float) -> Sums:
         """What the parts added up, with the dual sum as ``ratio`` times the other where that is so."""

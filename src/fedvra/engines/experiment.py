@@ -19,6 +19,7 @@ from fedvra.clock.system import System
 from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.core.errors import UsageError, require
+from fedvra.core.loops import Done, Loop
 from fedvra.core.objects import Value
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.local.metrics import Metrics, check_metrics
@@ -157,6 +158,17 @@ class Plan:
         )
         return row
 
+    def settled(
+        self, cohort: Cohort, row: rule.Coefficients, done: Done, counts: Ints
+    ) -> tuple[Cohort, rule.Coefficients]:
+        """Cohort and coefficients once it is known what loops of the clients' own did.
+
+        The penalty stays what the clients were told. The server's step is that for the work that was done.
+        """
+        cohort = replace(cohort, steps=done.steps, effective=done.carried / cohort.eta)
+        alpha = rule.true_alpha(row.alpha, row.rate, done.carried)
+        return cohort, replace(self.row(cohort, counts), gamma=row.gamma, alpha=alpha)
+
     def _check(self) -> None:
         e = self.experiment
         e.sampler.check(self.total)
@@ -188,6 +200,10 @@ class Plan:
                 self.row(replace(alone, effective=self.effective(alone.steps)), counts)
             except UsageError as refusal:
                 raise UsageError(f"{e.algorithm.label} does not go with {e.local.text()}: {refusal}") from None
+        require(
+            not (isinstance(e.local, Loop) and e.algorithm.own_anchor),
+            f"{e.algorithm.label} keeps an x0 of each client's own, which a training loop of one's own does not know of.",
+        )
         if e.algorithm.everyone_takes_part:
             require(e.drop == 0, f"{e.algorithm.label} needs every client's reply in every round: leave drop at 0.")
             require(

@@ -112,7 +112,7 @@ class Federation:
             alone = workers == 1
             # A solver of its own: memory that is copied on write would cost a quarter of a round of small steps.
             solver = self.solver if alone else e.problem.solver(e.data, settings)
-            return Worker(solver, self.board, self.clients.readers(own_process=alone))
+            return Worker(solver, self.board, self.clients.readers(own_process=alone), e)
 
         self.engine: Engine = make_engine(make_worker, workers)
         self.evaluator = Evaluator(e, self.solver, self.engine, self._broadcast)
@@ -144,14 +144,14 @@ class Federation:
             cohort = self.next_cohort()
             record: dict[str, Any] = {"round": self.state.round + 1}
             path = self.state.path if self.state.round else None
-            train_loss, counted, sent = None, cohort, {}
+            train_loss, counted, sent, steps = None, cohort, {}, 0
             if len(cohort):
                 row = self.plan.row(cohort, self.state.counts)
                 arrived = self._counted(cohort)
                 if self.experiment.system is not None:
                     arrived, timed = self._on_time(self.experiment.system, cohort, row, arrived)
                     record.update(timed)
-                train_loss, counted_mask = self._work_on_a_path(cohort, row, arrived)
+                train_loss, counted_mask, steps = self._work_on_a_path(cohort, row, arrived)
                 counted = subset(cohort, counted_mask)
                 sent = traffic(
                     self.experiment.algorithm, self.state.x0, self.state.aux, row, len(cohort), int(arrived.sum())
@@ -177,7 +177,7 @@ class Federation:
             bytes_down=sent.get("down", 0),
             bytes_up_original=sent.get("up_original", 0),
             bytes_down_original=sent.get("down_original", 0),
-            local_steps=int(cohort.steps.sum()),
+            local_steps=steps,
             cohort=cohort.clients.tolist(),
         )
         if len(counted) < len(cohort):
@@ -224,7 +224,7 @@ class Federation:
 
     # -- the work and what the server makes of it ----------------------------------------------------------------------
 
-    def _work_on_a_path(self, cohort: Cohort, row: rule.Coefficients, counted: Mask) -> tuple[float | None, Mask]:
+    def _work_on_a_path(self, cohort: Cohort, row: rule.Coefficients, counted: Mask) -> tuple[float | None, Mask, int]:
         """Local work; where a fast path fails, all of it once more on a slower one, from then on."""
         check = self._checks.due(cohort, self.state.counts)
         while True:
@@ -242,16 +242,21 @@ class Federation:
 
     def _local_work(
         self, cohort: Cohort, row: rule.Coefficients, arrived: Mask, check: Mask
-    ) -> tuple[float | None, Mask]:
-        """Have the local work done, take the server's step, commit; the mean training loss of those who count, and who does."""
+    ) -> tuple[float | None, Mask, int]:
+        """Have the local work done, take the server's step, commit.
+
+        Returns:
+            The mean training loss of those who count, who does, and how many local steps there were.
+        """
         staged = self.clients.stage(cohort.clients, duals=bool(row.alpha.any()))
-        sums, counted = self.work.run(cohort, row, arrived, check, self.state.path, staged)
+        settle = partial(self.plan.settled, counts=self.state.counts)
+        sums, counted, cohort, row = self.work.run(cohort, row, arrived, check, self.state.path, staged, settle)
         if sums is not None:
             self._server_step(cohort, counted, row, sums)
         self.clients.commit(cohort.clients[counted])
         if row.communicates and self.clients.anchors is not None:
             self.clients.anchors.clear()  # everybody starts from the new x0
-        return None if sums is None else sums.loss, counted
+        return None if sums is None else sums.loss, counted, int(cohort.steps.sum())
 
     def _server_step(self, cohort: Cohort, counted: Mask, row: rule.Coefficients, sums: Sums) -> None:
         state, e = self.state, self.experiment

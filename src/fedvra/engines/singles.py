@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,35 +16,33 @@ from torch import Tensor
 from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Floats, Ints
 from fedvra.engines.pool import Engine
-from fedvra.engines.worker import MAX_PARTS, Board, LocalTask
+from fedvra.engines.worker import MAX_PARTS, Board, LocalTask, Worked
 from fedvra.policies.refusals import Mask, Refusal, refused
 
 
-def judged_work(
-    engine: Engine,
+def judge(
     board: Board,
-    tasks: Sequence[LocalTask],
-    refuse: Refusal,
+    moves: Tensor,
+    aux: Tensor | None,
+    refuse: Refusal | None,
     cohort: Cohort,
     row: rule.Coefficients,
     order: Ints,
     arrived: Mask,
-) -> tuple[list[Any], Mask]:
-    """Do tasks of one client each, refuse, and put the sums of steps 19 and 20 on the board as if one part had formed them.
+) -> Mask:
+    """Refuse, and put the sums of steps 19 and 20 on the board as if one part had formed them; says who is counted.
 
     Args:
+        moves, aux: what :func:`one_by_one` gave.
+        refuse: None counts all.
         order: task k is that of place order[k] in the cohort.
         arrived: whose reply arrived, by place in the cohort.
-
-    Returns:
-        What each task returned, and who is counted.
     """
-    results, moves, aux = _one_by_one(engine, board, tasks)
     came = arrived[order]
     if aux is not None:
         came &= torch.isfinite(aux).all(1).cpu().numpy()  # the rule looks at moves; buffers must be numbers at least
     kept = came.copy()
-    if came.any():
+    if refuse is not None and came.any():
         work = cohort.carry[order]
         kept[came] = ~refused(refuse, moves[torch.from_numpy(came)], work[came])
     _add_up(board.sums[0, 0], moves, (cohort.omega * row.w)[order], kept)
@@ -54,12 +51,12 @@ def judged_work(
         _add_up(board.aux_sums[0], aux, cohort.omega[order], kept)
     counted = np.zeros(len(cohort), dtype=bool)
     counted[order] = kept
-    return results, counted
+    return counted
 
 
-def _one_by_one(engine: Engine, board: Board, tasks: Sequence[LocalTask]) -> tuple[list[Any], Tensor, Tensor | None]:
-    """What each task returned, and what its client sent: D_i [M, P], and its buffers [M, K] where there are any."""
-    results: list[Any] = []
+def one_by_one(engine: Engine, board: Board, tasks: Sequence[LocalTask]) -> tuple[list[Worked], Tensor, Tensor | None]:
+    """Do tasks of one client each: what each returned, and what its client sent, D_i [M, P] and its buffers [M, K]."""
+    results: list[Worked] = []
     moves, aux, one = [], [], np.ones(1)
     for start in range(0, len(tasks), MAX_PARTS):
         chunk = [

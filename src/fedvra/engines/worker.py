@@ -6,7 +6,10 @@ on which worker runs a part. Vectors travel through shared memory, messages carr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +17,12 @@ from torch import Tensor
 
 from fedvra.core.block import Block, Broadcast, Kept, Orders
 from fedvra.core.cohort import Floats, Ints
+from fedvra.core.errors import UsageError
+from fedvra.core.loops import Done, Loop
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
-from fedvra.core.step import Shares, client_round
+from fedvra.core.step import Shares, Solve, client_round
+from fedvra.engines.experiment import Experiment
+from fedvra.local.own_loop import own_steps
 from fedvra.local.protocol import Evaluation, HasTestData, Looked, Samples, Solver, StepPath, start_of_y, with_outputs
 from fedvra.state.client_state import Readers, Staged
 from fedvra.state.shared_rows import shared_tensor
@@ -66,7 +73,6 @@ class FineTune:
     block: Block
     """Of one client."""
     decay: float
-    local: LocalOptimiser = PLAIN
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,21 @@ class LookTask:
 
 
 Task = LocalTask | EvaluateTask | LossesTask | LookTask
+
+
+class Worked(NamedTuple):
+    """What a part's clients came to."""
+
+    losses: Floats
+    done: Done | None = None
+    """What they did, where a loop of their own decided on it."""
+
+    @classmethod
+    def together(cls, parts: Sequence[Worked]) -> Worked:
+        """Those of several parts, one after the other."""
+        done = [part.done for part in parts if part.done is not None]
+        whole = Done(*(np.concatenate(each) for each in zip(*done, strict=True))) if done else None
+        return cls(np.concatenate([part.losses for part in parts]), whole)
 
 
 class Board:
@@ -100,10 +121,11 @@ class Board:
 class Worker:
     """Runs tasks against the board and the clients' rows; the same in a worker process and in the server's own."""
 
-    def __init__(self, solver: Solver, board: Board, readers: Readers) -> None:
+    def __init__(self, solver: Solver, board: Board, readers: Readers, experiment: Experiment) -> None:
         self.solver, self.board, self.readers = solver, board, readers
+        self.optimiser, self.solve = local_steps(experiment, solver)
 
-    def do(self, task: Task) -> Floats | Evaluation | Looked:
+    def do(self, task: Task) -> Worked | Floats | Evaluation | Looked:
         match task:
             case LocalTask():
                 with torch.no_grad():
@@ -120,13 +142,13 @@ class Worker:
     def _tuned(self, tune: FineTune) -> tuple[Tensor, Tensor | None]:
         """x0 after plain local steps of one client: no dual, no pull, and nothing is kept of them."""
         nothing, board = np.zeros(1), self.board
-        orders = Orders(tune.block, nothing, nothing, 0.0, tune.decay, local=tune.local)
+        orders = Orders(tune.block, nothing, nothing, 0.0, tune.decay, local=self.optimiser)
         private = Kept().start(board.aux, start_of_y(self.solver), tune.block.clients)
-        moves = client_round(self.solver.solve, Broadcast(board.x0, board.lam, board.aux), orders, Kept(), private)
+        moves = client_round(self.solve, Broadcast(board.x0, board.lam, board.aux), orders, Kept(), private)
         return board.x0 + moves.move(0), None if private.aux is None else private.aux[0]
 
-    def _local(self, task: LocalTask) -> Floats:
-        sums, losses, block = self.board.sums[task.part], [], task.orders.block
+    def _local(self, task: LocalTask) -> Worked:
+        sums, found, block = self.board.sums[task.part], [], task.orders.block
         sums[: 1 if task.one_sum else 2].zero_()
         if self.board.aux_sums is not None:
             self.board.aux_sums[task.part].zero_()
@@ -134,12 +156,13 @@ class Worker:
             self.solver.slower(StepPath(block.path))
         width = self.solver.width(block.steps)
         for start in range(0, len(block.clients), width):
-            losses.append(self._clients(task, slice(start, start + width)))
-        return np.concatenate(losses)
+            found.append(self._clients(task, slice(start, start + width)))
+        return Worked.together(found)
 
-    def _clients(self, task: LocalTask, span: slice) -> Floats:
+    def _clients(self, task: LocalTask, span: slice) -> Worked:
         """Steps 9-15 for the clients of one span, and their share of the sums of steps 19-20."""
-        board, orders = self.board, task.orders.cut(span)
+        # The optimiser is known here, and may be a function, which messages cannot carry.
+        board, orders = self.board, replace(task.orders.cut(span), local=self.optimiser)
         kept = self.readers.kept(task.staged.cut(span), board.x0)
         shares = Shares(
             board.sums[task.part, 0],
@@ -151,4 +174,15 @@ class Worker:
         )
         private = kept.start(board.aux, start_of_y(self.solver), orders.block.clients)
         sent = Broadcast(board.x0, board.lam, board.aux)
-        return client_round(self.solver.solve, sent, orders, kept, private, shares).losses
+        moves = client_round(self.solve, sent, orders, kept, private, shares)
+        return Worked(moves.losses, moves.done)
+
+
+def local_steps(experiment: Experiment, solver: Solver) -> tuple[LocalOptimiser, Solve]:
+    """Which optimiser a solver is to use, and what takes the steps: the solver itself, or a loop of the user's own."""
+    e = experiment
+    if not isinstance(e.local, Loop):
+        return e.local, solver.solve
+    if e.local.function is None:
+        raise UsageError("Loop() says that clients elsewhere have loops of their own: here, give it one, Loop(train).")
+    return PLAIN, partial(own_steps, e.local.function, solver, e.problem, e.data)

@@ -15,7 +15,7 @@ from typing import Any
 from fedvra.core.errors import UsageError
 
 _HOMES = {
-    "fedvra.flower.local_work": ["LocalWork"],
+    "fedvra.local.own_loop": ["LocalWork"],
     "fedvra.flower.node": ["client", "client_app"],
     "fedvra.flower.client_ledger": ["Ledger"],
     "fedvra.flower.strategy": ["Audit", "Strategy"],

@@ -15,12 +15,13 @@ from fedvra.core import rule
 from fedvra.core.block import Block, Broadcast, Kept, Orders, Private
 from fedvra.core.cohort import Cohort, mean_over
 from fedvra.core.errors import DivergedError
+from fedvra.core.loops import Done, Loop
 from fedvra.core.step import Server, Shares, Sums, WholeMoves, client_round, server_round
-from fedvra.engines.experiment import Experiment, subset
+from fedvra.engines.experiment import Experiment, Plan, subset
 from fedvra.flower.protocol import Answer, Status, printable
 from fedvra.flower.roster import match, read_reply
 from fedvra.flower.server_books import Books
-from fedvra.flower.uploads import RefusedUploadError, Upload, checked_upload
+from fedvra.flower.uploads import RefusedUploadError, Upload, check_work, checked_upload
 from fedvra.policies.refusals import Refusal, refused
 from fedvra.problems.base import project
 
@@ -41,6 +42,7 @@ def count(
 
     Returns their mean training loss.
     """
+    cohort, row = _settled(books, experiment, cohort, row, uploads)
     counted = np.array([client in uploads for client in cohort.clients.tolist()])
     part = subset(cohort, counted)
     made = [uploads[client] for client in part.clients.tolist()]
@@ -69,6 +71,19 @@ def count(
         books.tickets[client] = upload.ticket
         books.restores.pop(client, None)
     return loss
+
+
+def _settled(
+    books: Books, experiment: Experiment, cohort: Cohort, row: rule.Coefficients, uploads: Mapping[int, Upload]
+) -> tuple[Cohort, rule.Coefficients]:
+    """Cohort and coefficients by what loops of the clients' own did; those who do not count, by what they were to do."""
+    if not isinstance(experiment.local, Loop):
+        return cohort, row
+    steps, carried = cohort.steps.copy(), cohort.carry
+    for k, client in enumerate(cohort.clients.tolist()):
+        if client in uploads:
+            steps[k], carried[k] = uploads[client].steps, uploads[client].carried or np.nan
+    return Plan(experiment, books.samples).settled(cohort, row, Done(steps, carried), books.counts)
 
 
 def _repeat(
@@ -119,7 +134,7 @@ def judge(
     uploads: dict[int, Upload] = {}
     why = {int(c): "awaits repair" if c in strategy.lost else "is not connected" for c in cohort.clients}
     for (_, client), reply in zip(sent, match([message for message, _ in sent], replies), strict=True):
-        found = _read(strategy, client, read_reply(reply))
+        found = _read(strategy, cohort, client, read_reply(reply))
         if isinstance(found, Upload):
             uploads[client] = found
             del why[client]
@@ -132,7 +147,7 @@ def judge(
     return uploads, why, outliers
 
 
-def _read(strategy: Strategy, client: int, answer: Answer | str) -> Upload | str:
+def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str) -> Upload | str:
     """The upload in an answer, or why there is none."""
     if isinstance(answer, str):
         return answer
@@ -142,7 +157,11 @@ def _read(strategy: Strategy, client: int, answer: Answer | str) -> Upload | str
     if answer.status != Status.DONE:
         return f"did not do the work: {printable(answer.reason)}"
     try:
-        return checked_upload(answer, client, strategy.books.x0, strategy.books.aux, strategy.max_norm)
+        upload = checked_upload(answer, client, strategy.books.x0, strategy.books.aux, strategy.max_norm)
+        if isinstance(strategy.experiment.local, Loop):
+            k = cohort.clients.tolist().index(client)
+            check_work(upload, int(cohort.steps[k]), float(cohort.carry[k]))
+        return upload
     except RefusedUploadError as refusal:
         return f"is refused: {refusal}"
 

@@ -59,6 +59,7 @@ def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> 
                 alpha=float(row.alpha[k]),
                 sigma=float(row.sigma),
                 local=strategy.experiment.local.text(),
+                rate=0.0 if row.rate is None else float(row.rate[k]),
                 arrays={**order.arrays, **vectors},
             )
         )

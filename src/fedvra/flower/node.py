@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,15 @@ from torch import Tensor
 
 from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
 from fedvra.core.errors import UsageError, require
-from fedvra.core.optimisers import LocalOptimiser, Torch, parse_local
-from fedvra.core.step import Moves, WholeMoves, client_round
+from fedvra.core.optimisers import PLAIN, LocalOptimiser, Torch, parse_local
+from fedvra.core.step import Moves, client_round
 from fedvra.core.threads import one_thread
 from fedvra.data.dataset import Dataset, FederatedData, checked
 from fedvra.flower.client_ledger import Ledger, LostStateError, Rows, StaleMessageError
-from fedvra.flower.local_work import LocalWork
 from fedvra.flower.orphans import end_with_supernode
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
+from fedvra.local.own_loop import LocalWork, own_steps
 from fedvra.local.protocol import Solver, SolverSettings, start_of_y
 from fedvra.problems.base import Problem, frozen_of, keeps_statistics_local, statistics_of, y_width_of
 from fedvra.state.frozen import keep_frozen, require_frozen
@@ -179,7 +180,8 @@ class _Node:
         self._check_model(aux)
         block = Block(order.round, order.seed, np.array([self.client]), np.array([order.steps]), np.array([order.eta]))
         gamma, alpha = np.array([order.gamma]), np.array([order.alpha])
-        orders = Orders(block, gamma, alpha, order.sigma, self.problem.decay, local=self._optimiser())
+        rate = np.array([order.rate]) if order.rate and order.local == "loop" else None
+        orders = Orders(block, gamma, alpha, order.sigma, self.problem.decay, local=self._optimiser(), rate=rate)
         kept = Kept(
             duals=_LedgerRows("lam", rows, new) if order.alpha or order.sigma or "lam" in rows else None,
             aux=_LedgerRows("aux", rows, new) if keeps_statistics_local(self.problem) else None,
@@ -194,10 +196,15 @@ class _Node:
         arrays = {"move": to_array(moves.sent(0))}
         if private.aux is not None:
             arrays["aux"] = to_array(private.aux[0])
-        return self._say(Status.DONE, ticket=self.ledger.stage(new), loss=float(moves.losses[0]), arrays=arrays)
+        answer = self._say(Status.DONE, ticket=self.ledger.stage(new), loss=float(moves.losses[0]), arrays=arrays)
+        if moves.done is None:
+            return answer
+        return replace(answer, steps=int(moves.done.steps[0]), carried=float(np.nan_to_num(moves.done.carried[0])))
 
     def _optimiser(self) -> LocalOptimiser:
         """The one that the order names."""
+        if self.order.local == "loop":
+            return PLAIN
         if self.order.local != "torch":
             return parse_local(self.order.local)
         if self.local is None:
@@ -210,26 +217,8 @@ class _Node:
 
     def _steps(self, solver: Solver, terms: BlockTerms, private: Private, block: Block) -> Moves:
         """The user's own way through steps 9-13."""
-        (one,), x0, losses = terms.make(), terms.sent.x0, [0.0]
-        work = LocalWork(
-            client=self.client,
-            round=self.order.round,
-            steps=self.order.steps,
-            eta=self.order.eta,
-            x0=x0,
-            terms=one,
-            problem=self.problem,
-            data=self.data,
-            context=self.context,
-            _solve=functools.partial(solver.solve, terms, private, block),
-            _losses=losses,
-        )
-        move = self.steps(work)
-        require(
-            isinstance(move, Tensor) and move.shape == x0.shape and move.dtype == x0.dtype,
-            f"the train function must return the move x_i - x0: a {x0.dtype} tensor of shape {list(x0.shape)}.",
-        )
-        return WholeMoves(terms, move.detach().clone().unsqueeze(0), np.array(losses))
+        loop = self.order.local == "loop"
+        return own_steps(self.steps, solver, self.problem, self.data, terms, private, block, self.context, counted=loop)
 
     def _check_model(self, aux: Tensor | None) -> None:
         """Its frozen part and its statistics are what the server takes them for."""

@@ -81,7 +81,10 @@ class Order:
     alpha: float = 0.0
     sigma: float = 0.0
     local: str = "sgd"
-    """The optimiser that takes the steps, as the command line writes it; "torch": the one that the client was given."""
+    """The optimiser that takes the steps, as the command line writes it; "torch": the one that the client was given; "loop": a
+    training loop of its own."""
+    rate: float = 0.0
+    """alpha*T, where a client with a loop of its own is to work out alpha from the T that it comes to; 0: it is as given."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     """x0, lam (where sigma is not 0), aux, and lam_i as "restore" for a client that lost its own."""
 
@@ -98,6 +101,10 @@ class Answer:
     pending: str = ""
     ticket: str = ""
     loss: float = 0.0
+    steps: int = 0
+    """Q_i, as a loop of the client's own came to."""
+    carried: float = 0.0
+    """T_i, likewise: how far a constant unit gradient would have been carried; 0 where its optimiser has no such number."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
     """"move" (x_i - x0), "aux", or "lam" in a report: as they came, to be checked before they are read."""
 

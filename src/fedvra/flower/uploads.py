@@ -21,6 +21,8 @@ from fedvra.flower.protocol import Answer, BadMessageError, read_array
 ABSURD = 1e9
 """No honest vector is so many times longer than the one it belongs to (plus 1), however badly a run diverges in one round."""
 MAX_LOSS = 1e30
+FAR = 1e4
+"""No honest loop does so many times more, or less, than it was asked to."""
 
 
 class RefusedUploadError(FedvraError):
@@ -37,6 +39,18 @@ class Upload:
     """D_i = x_i - x0 [P]."""
     aux: Tensor | None
     """Float buffers [K], where the model has any."""
+    steps: int = 0
+    carried: float = 0.0
+    """What a loop of the client's own did; see ``Answer``."""
+
+
+def check_work(upload: Upload, steps: int, carried: float) -> None:
+    """Refuse work that is not of the order of what was asked for: coefficients divide by it."""
+    for name, said, asked in (("steps", upload.steps, steps), ("the sum of its stepsizes", upload.carried, carried)):
+        if name == "steps" and said < 1:
+            raise RefusedUploadError(f"its loop took {said} steps")
+        if said and not asked / FAR <= said <= asked * FAR:
+            raise RefusedUploadError(f"its loop says of {name} {said:.4g}, where {asked:.4g} were asked for")
 
 
 def checked_upload(answer: Answer, client: int, x0: Tensor, aux: Tensor | None, max_norm: float | None) -> Upload:
@@ -56,6 +70,8 @@ def checked_upload(answer: Answer, client: int, x0: Tensor, aux: Tensor | None, 
         loss=answer.loss,
         move=checked_vector(answer.arrays.get("move"), x0, "the move", max_norm),
         aux=None if aux is None else checked_vector(answer.arrays.get("aux"), aux, "the buffers"),
+        steps=answer.steps,
+        carried=answer.carried,
     )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedvra.core.block import Block, BlockTerms, Private
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import UsageError, require
+from fedvra.core.loops import Loop
 from fedvra.core.optimisers import LocalOptimiser, OfTorch
 from fedvra.core.rule import AffineStep, Stepping, Terms, affine
 from fedvra.core.step import Moves, WholeMoves
@@ -33,6 +34,8 @@ class StepPath:
 
     def under(self, local: LocalOptimiser) -> StepPath:
         """The same where the optimiser can go this way; optimisers of torch.optim step one client at a time."""
+        if isinstance(local, Loop) and self.name in ("block", "traced"):
+            return StepPath("eager", "a loop of one's own takes the steps")
         if self.name != "block" or not isinstance(local, OfTorch):
             return self
         return StepPath("traced", f"{type(local).__name__} is an optimiser of torch.optim, for one client at a time")
