@@ -28,6 +28,10 @@ _HOMES = {
     "fedvra.core.rule": ["Coefficients"],
     "fedvra.core.loops": ["Loop"],
     "fedvra.core.optimisers": ["SGD", "Adam", "AdamW", "Torch"],
+    "fedvra.data.adapters.tables": ["from_table"],
+    "fedvra.data.adapters.hugging_face": ["from_hf"],
+    "fedvra.data.adapters.leaf": ["from_leaf"],
+    "fedvra.data.adapters.flamby": ["from_centers", "from_flamby_heart"],
     "fedvra.data.dataset": ["Dataset", "FederatedData", "Transform", "per_client", "split"],
     "fedvra.data.partitions": [
         "Partition",

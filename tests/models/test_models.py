@@ -30,7 +30,7 @@ def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, count
     assert sum(p.numel() for p in model.parameters()) == count
 
 
-@pytest.mark.parametrize("name", MODELS.names())
+@pytest.mark.parametrize("name", [name for name in MODELS.names() if name != "lstm"])
 @pytest.mark.parametrize(("shape", "classes"), [(MNIST, 10), (CIFAR, 10), ((1, 20, 24), 7)])
 def test_every_model_fits_images(name: str, shape: tuple[int, ...], classes: int) -> None:
     assert MODELS.get(name)(shape, classes)(torch.zeros(2, *shape)).shape == (2, classes)

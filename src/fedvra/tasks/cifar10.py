@@ -9,6 +9,14 @@ PAPERS = "0.5/0.5"
 (docs/reproduce.md)."""
 
 TASKS.add(
+    "cifar10-resnet",
+    Task(
+        "CIFAR-10 with ResNet-18, GroupNorm in the place of BatchNorm",
+        classification("cifar10"),
+        defaults={"model": "resnet18-gn", "rounds": 200, "lr": 0.03, "targets": (50, 60, 70, 80)},
+    ),
+)
+TASKS.add(
     "cifar10",
     Task(
         "photographs, 32 x 32; the paper's second experiment",
