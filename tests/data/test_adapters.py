@@ -131,6 +131,7 @@ def test_hugging_face_refused() -> None:
             fv.from_hf(**(settings | {"target": "label"} | given))  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # of datasets
 def test_flower_partitioners_and_federated_datasets(tmp_path: Path) -> None:
     partitioners = pytest.importorskip("flwr_datasets.partitioner", reason="flwr-datasets is not installed")
     from flwr_datasets import FederatedDataset
@@ -143,7 +144,11 @@ def test_flower_partitioners_and_federated_datasets(tmp_path: Path) -> None:
     for k in range(4):
         assert sorted(data.dataset.inputs[data.part(k)].tolist()) == sorted(partitioner.load_partition(k)["x"][:])
     FRAME.assign(label=np.arange(N) % 2).to_csv(tmp_path / "train.csv", index=False)
-    whole = FederatedDataset(dataset=str(tmp_path), partitioners={"train": partitioners.IidPartitioner(5)})
+    whole = FederatedDataset(
+        dataset=str(tmp_path),
+        partitioners={"train": partitioners.IidPartitioner(5)},
+        cache_dir=str(tmp_path / "cache"),
+    )
     dealt = fv.from_hf(whole, inputs=["age", "marker"], target="label")
     assert dealt.sizes.tolist() == [12] * 5
     assert dealt.dataset.inputs["age"][dealt.part(2)].tolist() == whole.load_partition(2)["age"][:]

@@ -9,7 +9,7 @@ from fedvra.tasks.base import TASKS, Task
 if TYPE_CHECKING:
     from fedvra.data.dataset import Dataset
     from fedvra.problems.base import Problem
-    from fedvra.runs.config import RunConfig
+    from fedvra.runs.options import RunConfig
 
 ALPHABET = "\n" + "".join(chr(code) for code in range(32, 127))
 """Printable ASCII; whatever else there is counts as one more symbol, so that the model is the same for every Python."""

@@ -9,7 +9,7 @@ from fedvra.tasks.base import TASKS, Task
 if TYPE_CHECKING:
     from fedvra.data.dataset import Dataset
     from fedvra.problems.base import Problem
-    from fedvra.runs.config import RunConfig
+    from fedvra.runs.options import RunConfig
 
 TEST_SHARE = 0.2
 AGE = 0

@@ -81,7 +81,8 @@ def from_hf(
         transform, collate, lazy: as for :func:`fedvra.split`.
     """
     _require_installed()
-    whole, owned, test = _opened(dataset, train, test)
+    whole, owners, test = _opened(dataset, train, test)
+    owned: Partition | None = owners
     given = [client is not None, partition is not None, owned is not None]
     require(sum(given) == 1, "from_hf: give a partition, client, the column to deal by, or a FederatedDataset.")
     for name in (target, client, *([inputs] if isinstance(inputs, str) else inputs or [])):
@@ -97,6 +98,7 @@ def from_hf(
     elif owned is None:
         owned = _dealt(partition, whole)
         clients = None if isinstance(owned, Owners) else clients
+    assert owned is not None
     data = split(
         Rows(whole, columns, target),
         owned,
