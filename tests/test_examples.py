@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,45 @@ def test_a_training_loop_by_lightning(tmp_path: Path) -> None:
         check=True,
     ).stdout
     assert float(shown.splitlines()[-1].split()[-1].rstrip("%")) > 85
+
+
+def test_a_study_of_ones_own_survives_being_killed(tmp_path: Path) -> None:
+    script, out = EXAMPLES / "study.py", tmp_path / "runs" / "study"
+    assert len(script.read_text().splitlines()) < 25
+    command, environment = [sys.executable, "-W", "error", script], {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as first:
+        deadline = time.monotonic() + 120
+        while len(list(out.rglob("summary.json"))) < 2 and first.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        first.kill()
+    assert first.returncode == -signal.SIGKILL
+    assert 2 <= len(list(out.rglob("summary.json"))) < 12
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    header = "| algorithm | final % | best % | worst_class |"
+    assert header in shown
+    for label in ("FedVRA", "FedAvg", "SCAFFOLD", "FedDyn"):
+        assert f"| {label} |" in shown
+    summaries = [RunFolder(path.parent).summary() for path in out.rglob("summary.json")]
+    assert [summary.status for summary in summaries] == ["finished"] * 12
+    assert any(summary.rounds < 40 for summary in summaries)  # stopped early
+    assert (out / "report.html").stat().st_size > 10_000
+
+
+def test_the_same_study_on_the_command_line(tmp_path: Path) -> None:
+    script = EXAMPLES / "study_task.py"
+    assert len([line for line in script.read_text().splitlines() if line.strip()]) < 15
+    options = [
+        "--algorithms",
+        "fedvra,fedavg,scaffold,feddyn",
+        "--seeds",
+        "0-2",
+        "--rounds",
+        "3",
+        "--out",
+        tmp_path / "out",
+    ]
+    command = [sys.executable, "-W", "error", "-m", "fedvra", "compare", f"{script}:task", *options, "--json"]
+    shown = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    assert [row["finished"] for row in shown["rows"]] == [3] * 4
+    assert RunFolder(tmp_path / "out" / "fedvra" / "seed-0").config().patience == 5
+    assert "worst_class" in (tmp_path / "out" / "table.md").read_text()
