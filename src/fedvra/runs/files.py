@@ -147,9 +147,10 @@ class RunFolder:
         """Keep other processes out; refuses a folder that one of them has."""
         return locked(self.path)
 
-    def create(self, config: RunConfig, experiment: Experiment) -> None:
+    def create(self, config: RunConfig, experiment: Experiment | None = None) -> None:
         with self._writing():
-            write_json(self.fingerprint_file, fingerprint.facts(experiment))
+            if experiment is not None:
+                write_json(self.fingerprint_file, fingerprint.facts(experiment))
             replace_durably(self.metrics_file, b"")
         self.write_config(config)  # last: where it is, there is a run
 
