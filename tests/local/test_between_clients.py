@@ -122,3 +122,32 @@ def test_samples_made_ready_at_once_or_batch_by_batch(path: str, monkeypatch: py
     monkeypatch.setattr(programs, "PREPARED", 100)
     assert torch.equal(at_once, learn())
     assert not made
+
+
+class Moving(nn.Module):
+    """Clips its weights as one should not: by other memory in their place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.layer = nn.Parameter(torch.ones(64)), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.scale.data = self.scale.data.clamp(-0.5, 0.5)
+        scores: torch.Tensor = self.layer(x.flatten(1) * self.scale)
+        return scores
+
+
+def test_a_parameter_that_is_put_elsewhere_is_refused() -> None:
+    """Its steps would be taken in memory that nobody looks at."""
+    with pytest.raises(fv.UsageError, match="parameter scale into other memory"):
+        fv.simulate(
+            fv.FedAvg(),
+            problem=fv.Supervised(Moving()),
+            data=fv.split(fv.load("digits"), fv.IID(), clients=100),
+            sampler=fv.Uniform(2),
+            work=fv.Epochs(1),
+            batch_size=10,
+            lr=0.1,
+            rounds=1,
+            workers=1,
+        )

@@ -159,14 +159,14 @@ def advance_parts_(
     x: Tensor, parts: Sequence[Tensor], gradients: Sequence[Tensor | None], eta: float, step: AffineStep
 ) -> None:
     """Step 11 in place where the gradient comes in pieces, one for each of the ``parts`` that x [P] consists of."""
-    x.mul_(step.rho)
-    found = [(part.data, g) for part, g in zip(parts, gradients, strict=True) if g is not None]
-    dense = [(part, g) for part, g in found if g.layout == torch.strided]
-    if dense:
-        foreach_add_([part for part, _ in dense], [g for _, g in dense], alpha=-eta)
-    for part, g in found:
-        if g.layout != torch.strided:  # of an embedding: only the rows that occurred
-            part.add_(g, alpha=-eta)
+    if step.rho != 1.0:
+        x.mul_(step.rho)
+    if all(g is not None and g.layout == torch.strided for g in gradients):
+        foreach_add_(parts, gradients, alpha=-eta)
+    else:
+        for part, g in zip(parts, gradients, strict=True):
+            if g is not None:
+                part.add_(g, alpha=-eta)  # that of an embedding may be sparse: only the rows that occurred
     if step.c is not None:
         x.add_(step.c)
 

@@ -134,15 +134,13 @@ class OneClient:
             step, motion = self._begin(terms, len(schedule), x, local)
             self.subject.restart(noise_key(block.seed, block.round, client))
             source = Epoch.of(self.feed, schedule, rng)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
         coming = self.feed.batches(schedule, rng) if source is None else map(source.batch, range(len(schedule)))
-        for batch in coming:
-            total += self._autograd_step(x, batch, eta, step, motion)
+        losses = [self._autograd_step(x, batch, eta, step, motion) for batch in coming]
         with torch.no_grad():
-            self.subject.finish(aux)
+            self.subject.finish(x, aux)
             torch.sub(x, terms.anchor, out=delta)
             self._keep_aux(aux_K)
-        return float(total) / len(schedule)
+        return sum(torch.stack(losses).tolist()) / len(schedule)
 
     def _autograd_step(
         self, x: Tensor, batch: Batch, eta: float, step: rule.AffineStep, motion: Motion | None
@@ -157,7 +155,7 @@ class OneClient:
         with torch.no_grad():
             found = [p.grad for p in subject.parameters]
             if motion is None:
-                rule.advance_parts_(x, subject.parameters, found, eta, step)
+                rule.advance_parts_(x, subject.views(x), found, eta, step)
             else:
                 rule.advance_parts_(motion.u, list(self.spec.views(motion.u).values()), found, -1.0, step)
                 motion.step()

@@ -194,8 +194,7 @@ class Epoch:
         rows, places = np.unique(np.concatenate(schedule), return_inverse=True)
         self._tree = feed.batch(rows)
         self.samples = [_dense(t) for t in tensors_in(self._tree)]
-        stops = np.cumsum([len(batch) for batch in schedule])
-        self.batches = [torch.from_numpy(index).to(feed.device) for index in np.split(places, stops[:-1])]
+        self.batches = torch.from_numpy(places).to(feed.device).split([len(batch) for batch in schedule])
 
     @classmethod
     def of(cls, feed: ClientBatches, schedule: list[Ints], rng: np.random.Generator | None) -> Epoch | None:
@@ -203,7 +202,7 @@ class Epoch:
         if rng is not None or not feed.stacks or feed.lazy:
             return None
         inputs = trees.leaves(feed.data.dataset.inputs)
-        bytes_each = sum(t[0].numel() * feed.dtype.itemsize for t in inputs)
+        bytes_each = sum(t.numel() // len(t) * feed.dtype.itemsize for t in inputs)
         fits = bytes_each * sum(map(len, schedule)) <= PREPARED
         return cls(feed, schedule) if fits else None
 

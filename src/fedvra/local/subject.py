@@ -106,6 +106,10 @@ class Subject:
 
     # -- pointing ---------------------------------------------------------------------------------------------------
 
+    def views(self, x_P: Tensor) -> list[Tensor]:
+        """The trainable parameters inside a flat vector."""
+        return self._window.views(x_P)
+
     def point_at(self, x_P: Tensor, aux_K: Tensor | None) -> None:
         """Let the module's parameters and statistics be views of the flat vectors: no copies in either direction."""
         for p, view in zip(self.parameters, self._window.views(x_P), strict=True):
@@ -124,9 +128,15 @@ class Subject:
         self.python.restart()
         seed_all(key)
 
-    def finish(self, aux_K: Tensor | None) -> None:
+    def finish(self, x_P: Tensor, aux_K: Tensor | None) -> None:
         """After a client's work: statistics that a forward pass replaced are taken over; nothing else may have changed."""
         self.take_over(aux_K)
+        for name, p, view in zip(self.spec.names, self.parameters, self._window.views(x_P), strict=True):
+            if p.data_ptr() != view.data_ptr():
+                raise UsageError(
+                    f"the model put its parameter {name} into other memory while it was trained, so its steps would be lost: "
+                    "write into it in place, as in p.data.clamp_(-1, 1), instead of p.data = ...."
+                )
         for held, known in self._constants:
             if held.now() is not held.tensor or version(held.tensor) != known:
                 raise UsageError(
