@@ -161,8 +161,9 @@ def advance_parts_(
     """Step 11 in place where the gradient comes in pieces, one for each of the ``parts`` that x [P] consists of."""
     if step.rho != 1.0:
         x.mul_(step.rho)
-    if all(g is not None and g.layout == torch.strided for g in gradients):
-        foreach_add_(parts, gradients, alpha=-eta)
+    dense = [g for g in gradients if g is not None and g.layout == torch.strided]
+    if len(dense) == len(parts):
+        foreach_add_(list(parts), dense, alpha=-eta)
     else:
         for part, g in zip(parts, gradients, strict=True):
             if g is not None:

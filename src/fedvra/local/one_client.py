@@ -140,7 +140,7 @@ class OneClient:
             self.subject.finish(x, aux)
             torch.sub(x, terms.anchor, out=delta)
             self._keep_aux(aux_K)
-        return sum(torch.stack(losses).tolist()) / len(schedule)
+        return float(sum(torch.stack(losses).tolist())) / len(schedule)
 
     def _autograd_step(
         self, x: Tensor, batch: Batch, eta: float, step: rule.AffineStep, motion: Motion | None

@@ -194,7 +194,7 @@ class Epoch:
         rows, places = np.unique(np.concatenate(schedule), return_inverse=True)
         self._tree = feed.batch(rows)
         self.samples = [_dense(t) for t in tensors_in(self._tree)]
-        self.batches = torch.from_numpy(places).to(feed.device).split([len(batch) for batch in schedule])
+        self.batches = torch.split(torch.from_numpy(places).to(feed.device), [len(batch) for batch in schedule])
 
     @classmethod
     def of(cls, feed: ClientBatches, schedule: list[Ints], rng: np.random.Generator | None) -> Epoch | None:

@@ -1,0 +1,33 @@
+"""benchmarks/eager.py: it runs, and what is committed is of the networks that it has now."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("eager")
+
+
+@pytest.mark.parametrize("name", ["mlp, BatchNorm", "words, sparse gradients"])
+def test_a_network_is_timed(eager: ModuleType, name: str) -> None:
+    (case,) = [case for case in eager.CASES if case.name == name]
+    found = eager.measure(case, passes=2)
+    assert min(found.plain_seconds, found.eager_seconds, found.chosen_seconds) > 0
+    assert found.path == ("eager" if "sparse" in name else "traced")
+    assert found.eager_quartiles[0] <= found.eager_ratio <= found.eager_quartiles[1]
+
+
+def test_the_results_are_of_these_networks(eager: ModuleType) -> None:
+    kept = json.loads((HERE / "results" / "eager.json").read_text())
+    assert [r["case"] for r in kept["cases"]] == [case.name for case in eager.CASES]
+    assert kept["summary"] == eager.summary([eager.Result(**r) for r in kept["cases"]])
