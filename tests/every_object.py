@@ -262,6 +262,7 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
             fv.FedVRA(), fv.Supervised(small_net), fv.Full(), fv.Epochs(1), data(), x_init=torch.zeros(3)
         ),
     ),
+    "engine": (lambda: fv.Ray("auto", 4, runtime_env={"pip": ["x"]}), lambda: fv.Ray("auto", 4)),
     "cohort": (
         lambda: fv.Cohort(0, N, *(np.arange(3) for _ in range(6))),
         lambda: fv.Cohort(0, N, *(np.arange(2) for _ in range(6))),

@@ -54,6 +54,7 @@ _HOMES = {
     "fedvra.policies": ["Auto", "InverseP", "Remark1", "Schedule", "Stepwise", "over_rounds"],
     "fedvra.engines.experiment": ["Experiment"],
     "fedvra.engines.federation": ["Federation"],
+    "fedvra.engines.ray_engine": ["Ray"],
     "fedvra.local.metrics": ["Perplexity", "RMSE"],
     "fedvra.local.own_loop": ["LocalWork"],
     "fedvra.local.protocol": ["LocalSolver", "Solver", "SolverSettings"],

@@ -82,7 +82,7 @@ def test_rows_past_the_limit_are_on_disk_and_the_first_ones_in_memory(tmp_path: 
         1 << 20, torch.float32, budget=MemoryBudget(SEGMENT_BYTES), folder=tmp_path
     )  # 4 MiB rows, 16 to a segment
     for client in range(20):
-        store.put(client, torch.full((1 << 20,), float(client)))
+        store.put([client], [torch.full((1 << 20,), float(client))])
     assert [s.address.on_disk for s in store.segments] == [False, True]
     assert [float(row[-1]) for _, row in store.items()] == [float(c) for c in range(20)]
 
@@ -100,7 +100,7 @@ def test_no_room_on_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 def test_files_are_closed_with_the_last_reference(tmp_path: Path) -> None:
     store = ClientStore(8, torch.float64, budget=MemoryBudget(0), folder=tmp_path)
-    store.put(4, torch.arange(8.0, dtype=torch.float64))
+    store.put([4], [torch.arange(8.0, dtype=torch.float64)])
     file = store.segments[0].file
     assert file is not None
     fd = file.fileno()
@@ -127,6 +127,6 @@ def test_shared_tensors_are_shared_with_forked_processes() -> None:
 
 def test_rows_that_nobody_else_sees_need_no_file() -> None:
     store = ClientStore(4, torch.float32, shared=False)
-    store.put(1, torch.ones(4))
+    store.put([1], [torch.ones(4)])
     assert store.segments[0].file is None
     assert store.get(1).tolist() == [1.0] * 4

@@ -139,7 +139,7 @@ def visit_everyone(federation: Federation) -> None:
     zeros = torch.zeros(duals.width, dtype=duals.dtype)
     for client in range(federation.total):
         if client not in duals:
-            duals.put(client, zeros)
+            duals.put([client], [zeros])
 
 
 def limit_seconds(workload: Workload, workers: int) -> float:

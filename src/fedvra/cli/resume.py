@@ -13,8 +13,12 @@ from fedvra.cli._options import json_option
 @click.argument("folder", metavar="DIR")
 @click.option("--rounds", metavar="N", help="Go on to this round, also beyond the one the run was started for.")
 @click.option("--workers", metavar="N", help="Processes from now on; the result does not depend on it.")
+@click.option("--engine", metavar="NAME", help="local or ray from now on; nor on this.")
+@click.option("--address", metavar="ADDRESS", help="Of the Ray cluster: auto or HOST:PORT.")
 @json_option
-def command(folder: str, rounds: str | None, workers: str | None, as_json: bool) -> None:
+def command(
+    folder: str, rounds: str | None, workers: str | None, engine: str | None, address: str | None, as_json: bool
+) -> None:
     """Go on with the run in DIR from its last checkpoint.
 
     It comes to bitwise the same model, client state and metrics (but for times) as a run that was never stopped. Rounds
@@ -25,6 +29,7 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
     Examples:
       fedvra resume runs/mnist-fedvra-seed0
       fedvra resume runs/mnist-fedvra-seed0 --rounds 200 --workers 4
+      fedvra resume runs/mnist-fedvra-seed0 --engine ray --address auto
     """
     from fedvra.callbacks.display import make_view
     from fedvra.cli import compare, run, tune
@@ -41,23 +46,24 @@ def command(folder: str, rounds: str | None, workers: str | None, as_json: bool)
     console = make_console(stderr=as_json)
     if (path / PLAN).is_file():
         view = make_view(console, lines=0)
-        compare.present(resume_comparison(path, last, processes, view), console, as_json)
+        compare.present(resume_comparison(path, last, processes, view, engine, address), console, as_json)
         return
     if (path / tuning.PLAN).is_file():
         require(rounds is None, f"{path} holds a search, whose rounds stay as they are: leave --rounds out.")
-        tune.present(tuning.resume_tuning(path, processes, make_view(console, lines=0)), console, as_json)
+        view = make_view(console, lines=0)
+        tune.present(tuning.resume_tuning(path, processes, view, engine, address), console, as_json)
         return
     from fedvra.runs.files import RunFolder
     from fedvra.studies.execution import resume
 
     files = RunFolder(path)
-    config = files.config(last, processes)
+    config = files.config(last, processes, engine, address)
     summary = files.ended(config)
     if summary is not None:
         more = f"; --rounds N with N > {summary.rounds} extends it" if summary.status == "finished" else ""
         more = more if summary.stopped is None else f": {summary.stopped.removesuffix('.')}"
         console.print(f"The run in {path} {summary.status} after round {summary.rounds}{more}.", soft_wrap=True)
     else:
-        summary = resume(path, [make_view(console)], rounds=last, workers=processes)
+        summary = resume(path, [make_view(console)], rounds=last, workers=processes, engine=engine, address=address)
         run.report(summary, path)
     run.present(summary, path, console, as_json)

@@ -22,6 +22,7 @@ from fedvra.core.errors import FedvraError
 from fedvra.core.threads import one_thread
 from fedvra.engines.federation import Federation
 from fedvra.engines.fingerprint import probe, require_same_probe
+from fedvra.engines.recovery import insist
 from fedvra.local.protocol import StepPath
 from fedvra.problems.base import frozen_of
 from fedvra.state.durable import intact_snapshots, save_snapshot, snapshots
@@ -41,7 +42,7 @@ def save(federation: Federation, folder: Path) -> Path:
     try:
         frozen = frozen_of(federation.experiment.problem, federation.experiment.seed)
         facts["frozen"] = keep_frozen(folder.parent, frozen)
-        return save_snapshot(folder, number, _files(federation), facts)
+        return insist(federation, lambda: save_snapshot(folder, number, _files(federation), facts))
     except OSError as error:
         raise FedvraError(
             f"the checkpoint of round {number} could not be written to {folder} ({error.strerror}): "
@@ -89,7 +90,7 @@ def _files(federation: Federation) -> Iterator[tuple[str, dict[str, Tensor]]]:
         clients = store.clients()
         for k in range(0, len(clients), per_file):
             some = clients[k : k + per_file]
-            rows = torch.stack([store.get(client) for client in some])
+            rows = torch.stack(list(store.rows(some)))
             yield f"{name}-{k // per_file:05d}.safetensors", {"clients": torch.tensor(some), "rows": rows}
 
 
@@ -123,8 +124,7 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
                         f"checkpoint {folder} holds {name} of {shard['rows'].shape[1]} numbers per client, and the run needs "
                         f"{store.width}: was the problem changed?"
                     )
-                for client, row in zip(shard["clients"].tolist(), shard["rows"], strict=True):
-                    store.put(client, row)
+                store.put(shard["clients"].tolist(), list(shard["rows"]))
 
 
 def _probed(federation: Federation) -> dict[str, float] | None:

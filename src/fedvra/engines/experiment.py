@@ -24,6 +24,7 @@ from fedvra.core.objects import Value
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.protocol import SolverSettings
+from fedvra.policies import Auto
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem
 from fedvra.samplers import Participation, Sampler
@@ -223,3 +224,11 @@ def subset(cohort: Cohort, mask: NDArray[np.bool_]) -> Cohort:
     """Some clients of a cohort."""
     arrays = {name: getattr(cohort, name)[mask] for name in ("clients", "p", "steps", "samples", "omega", "eta")}
     return replace(cohort, **arrays, effective=None if cohort.effective is None else cohort.effective[mask])
+
+
+def likely_knob(algorithm: Algorithm) -> str:
+    """What to try when a run has diverged."""
+    knobs = [name for name in ("a", "d", "global_lr") if name in algorithm.__dataclass_fields__]
+    if isinstance(getattr(algorithm, "a", None), Auto):
+        return "try a smaller lr."
+    return f"try a smaller {' or '.join([*knobs, 'lr'])}."

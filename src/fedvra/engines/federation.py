@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.algorithms.base import Algorithm
-from fedvra.clock.system import System
 from fedvra.core import rule
 from fedvra.core.adaptive import Memory, chosen
 from fedvra.core.cohort import Cohort, Floats, Ints
@@ -29,36 +27,21 @@ from fedvra.core.streams import Purpose, stream
 from fedvra.core.threads import one_thread
 from fedvra.engines.cohort_work import CohortWork, traffic
 from fedvra.engines.evaluation import Evaluator
-from fedvra.engines.experiment import Experiment, Plan, subset
-from fedvra.engines.pool import Engine, make_engine, resolve_device, resolve_workers
+from fedvra.engines.experiment import Experiment, Plan, likely_knob, subset
+from fedvra.engines.pool import Engine, WorkerDiedError, make_engine, resolve_device, resolve_workers
+from fedvra.engines.ray_engine import Ray
+from fedvra.engines.recovery import bring_back
+from fedvra.engines.server_state import ServerState
 from fedvra.engines.worker import Board, LossesTask, Worker
 from fedvra.local.check_schedule import CheckSchedule
 from fedvra.local.protocol import HasFigures, SlowerPathError, StepPath
-from fedvra.policies import Auto
 from fedvra.policies.refusals import Mask
 from fedvra.problems.base import keeps_statistics_local, project, statistics_of, y_width_of
 from fedvra.state.client_state import ClientState
 from fedvra.state.client_store import ClientStore, MemoryBudget
+from fedvra.state.row_books import RowBooks
 
 log = logging.getLogger("fedvra")
-
-
-@dataclass
-class ServerState:
-    """What the server carries from round to round; with the client store, all that a checkpoint holds."""
-
-    round: int
-    x0: Tensor
-    lam: Tensor
-    aux: Tensor | None
-    counts: Ints
-    """How often each client took part."""
-    memory: Memory = field(default_factory=Memory)
-    """What an algorithm that adapts carries from round to round."""
-    path: StepPath = field(default_factory=lambda: StepPath(""))
-    """The way in which all workers take local steps."""
-    time: float = 0.0
-    """Simulated seconds gone by, where there is a system to tell."""
 
 
 class Federation:
@@ -71,6 +54,7 @@ class Federation:
         state_dtype: torch.dtype | None = None,
         memory_limit: int | None = None,
         state_folder: str | Path | None = None,
+        engine: Ray | None = None,
     ) -> None:
         e = self.experiment = experiment
         settings = e.solver.of_run(e.batch_size, e.drop_last, e.seed)
@@ -78,7 +62,9 @@ class Federation:
             e.problem.check(e.data, settings)
         self.plan = Plan(e, e.problem.samples(e.data))
         self.total, self.omega = self.plan.total, self.plan.omega
-        device = resolve_device(settings.device)
+        cluster = None if engine is None else engine.open(workers)
+        here = settings if cluster is None else replace(settings, device="cpu")
+        device = resolve_device(here.device)
         x0 = e.start().to(device)
         aux = statistics_of(e.problem, e.seed)
         aux = None if aux is None else aux.to(device)
@@ -88,22 +74,26 @@ class Federation:
             state_dtype is None or state_dtype.is_floating_point,
             f"state_dtype must be a floating-point dtype such as torch.bfloat16, got {state_dtype}.",
         )
-        workers = resolve_workers(workers, device)
+        workers = resolve_workers(workers if cluster is None else 1, device)
         budget = MemoryBudget.half_of_what_is_free() if memory_limit is None else MemoryBudget(memory_limit)
         folder = None if state_folder is None else Path(state_folder)
 
-        def store(width: int, dtype: torch.dtype) -> ClientStore:
+        def store(kind: int, width: int, dtype: torch.dtype) -> RowBooks:
+            if cluster is not None:
+                return cluster.store(kind, width, dtype)
             return ClientStore(width, dtype, budget, folder, self.total, device, shared=workers > 1)
 
         y_width = y_width_of(e.problem, e.data)
         self.clients = ClientState(
-            duals=store(len(x0), state_dtype or x0.dtype),
-            anchors=store(len(x0), x0.dtype) if e.algorithm.own_anchor else None,
-            aux=store(len(aux), aux.dtype) if aux is not None and keeps_statistics_local(e.problem) else None,
-            y=store(y_width, x0.dtype) if y_width else None,
+            duals=store(0, len(x0), state_dtype or x0.dtype),
+            anchors=store(1, len(x0), x0.dtype) if e.algorithm.own_anchor else None,
+            aux=store(2, len(aux), aux.dtype) if aux is not None and keeps_statistics_local(e.problem) else None,
+            y=store(3, y_width, x0.dtype) if y_width else None,
         )
+        if cluster is not None:  # before our own solver borrows the model
+            cluster.pack(e, settings, self.board, self.total, memory_limit, folder)
         with one_thread():
-            self.solver = e.problem.solver(e.data, settings)
+            self.solver = e.problem.solver(e.data, here)
             """The solver of the server's own process: works where there are no others, and looks at what they did."""
         self.take_path(self.solver.path.under(e.local))
         self._checks = CheckSchedule(e.seed, self.plan.samples, e.batch_size)
@@ -114,7 +104,12 @@ class Federation:
             solver = self.solver if alone else e.problem.solver(e.data, settings)
             return Worker(solver, self.board, self.clients.readers(own_process=alone), e)
 
-        self.engine: Engine = make_engine(make_worker, workers)
+        self._begun = self.state.x0, self.state.aux, self.state.path
+        self.checkpoints: Path | None = None
+        """Where there are checkpoints of this run, to bring back what is lost with a worker of a cluster."""
+        self.engine: Engine = make_engine(make_worker, workers) if cluster is None else cluster
+        if cluster is not None:
+            cluster.start()
         self.evaluator = Evaluator(e, self.solver, self.engine, self._broadcast)
         self.work = CohortWork(e, self.solver, self.engine, self.board)
 
@@ -147,10 +142,8 @@ class Federation:
             train_loss, counted, sent, steps = None, cohort, {}, 0
             if len(cohort):
                 row = self.plan.row(cohort, self.state.counts)
-                arrived = self._counted(cohort)
-                if self.experiment.system is not None:
-                    arrived, timed = self._on_time(self.experiment.system, cohort, row, arrived)
-                    record.update(timed)
+                arrived, timed = self._arrived(cohort, row)
+                record.update(timed)
                 train_loss, counted_mask, steps = self._work_on_a_path(cohort, row, arrived)
                 counted = subset(cohort, counted_mask)
                 sent = traffic(
@@ -184,6 +177,23 @@ class Federation:
             record["lost"] = sorted(set(cohort.clients.tolist()) - set(counted.clients.tolist()))
         return record
 
+    def begin(self) -> None:
+        """Back to before the first round, but for the clients' rows."""
+        state = self.state
+        state.x0, state.aux, path = self._begun
+        state.round, state.lam, state.memory, state.time = 0, torch.zeros_like(state.x0), Memory(), 0.0
+        state.counts[:] = 0
+        self.take_path(path)
+
+    def replay(self) -> None:
+        """Play a round that was played before: nobody looks on, and there is no record."""
+        cohort = self.next_cohort()
+        if len(cohort):
+            row = self.plan.row(cohort, self.state.counts)
+            self._work_on_a_path(cohort, row, self._arrived(cohort, row)[0])
+        self.state.counts[cohort.clients] += 1
+        self.state.round += 1
+
     def next_cohort(self) -> Cohort:
         """Who takes part in the next round. Asking changes nothing, and may cost losses where the sampler wants them."""
         self._broadcast()
@@ -192,27 +202,21 @@ class Federation:
     # -- before the work ---------------------------------------------------------------------------------------------
 
     def _broadcast(self) -> None:
-        self.board.x0.copy_(self.state.x0)
-        self.board.lam.copy_(self.state.lam)
-        if self.board.aux is not None and self.state.aux is not None:
-            self.board.aux.copy_(self.state.aux)
+        self.board.show(self.state.x0, self.state.lam, self.state.aux)
 
     def _losses(self, clients: Ints) -> Floats:
         return np.concatenate(
             self.engine.map([LossesTask(part) for part in np.array_split(clients, min(8, len(clients)))])
         )
 
-    def _counted(self, cohort: Cohort) -> Mask:
-        """Whose reply will be counted: all, but for those lost at random with probability ``drop``."""
-        e = self.experiment
-        if not e.drop:
-            return np.ones(len(cohort), dtype=bool)
-        return stream(e.seed, Purpose.DROP, self.state.round).random(len(cohort)) >= e.drop
-
-    def _on_time(
-        self, system: System, cohort: Cohort, row: rule.Coefficients, arrived: Mask
-    ) -> tuple[Mask, dict[str, Any]]:
-        """Whose reply arrives before the deadline, and what the record says of the simulated time."""
+    def _arrived(self, cohort: Cohort, row: rule.Coefficients) -> tuple[Mask, dict[str, Any]]:
+        """Whose reply is neither lost (with probability ``drop``) nor late, and what the record says of the simulated time."""
+        e, system = self.experiment, self.experiment.system
+        arrived = np.ones(len(cohort), dtype=bool)
+        if e.drop:
+            arrived = stream(e.seed, Purpose.DROP, self.state.round).random(len(cohort)) >= e.drop
+        if system is None:
+            return arrived, {}
         sent = traffic(self.experiment.algorithm, self.state.x0, self.state.aux, row, 1, 1)
         durations = system.durations(cohort, self.state.time, sent.get("up", 0), sent.get("down", 0))
         timing = system.judge(durations, arrived)
@@ -234,6 +238,8 @@ class Federation:
                 self.clients.rollback()
                 self.take_path(failure.path)
                 log.warning("round %d is done again, local steps are now %s", self.state.round + 1, failure.path)
+            except WorkerDiedError:
+                bring_back(self)
 
     def take_path(self, path: StepPath) -> None:
         """Have local steps taken this way from now on."""
@@ -270,7 +276,7 @@ class Federation:
         if not bool(torch.isfinite(self.state.x0.sum())):  # one pass: a NaN or an infinity shows in the sum
             raise DivergedError(
                 f"{self.experiment.algorithm.label} diverged in round {self.state.round}: x0 is no longer finite; "
-                f"{_likely_knob(self.experiment.algorithm)}",
+                f"{likely_knob(self.experiment.algorithm)}",
                 self.state.round,
             )
 
@@ -289,10 +295,3 @@ class Federation:
     def second_block(self) -> dict[int, Tensor]:
         """y_i of every client that took part so far, as stored."""
         return {} if self.clients.y is None else dict(self.clients.y.items())
-
-
-def _likely_knob(algorithm: Algorithm) -> str:
-    knobs = [name for name in ("a", "d", "global_lr") if name in algorithm.__dataclass_fields__]
-    if isinstance(getattr(algorithm, "a", None), Auto):
-        return "try a smaller lr."
-    return f"try a smaller {' or '.join([*knobs, 'lr'])}."

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -68,7 +69,31 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-class InProcess:
+class WorkerDiedError(FedvraError):
+    """A worker died with rows of clients: the round is to be played again."""
+
+
+class Engine(ABC):
+    """Has tasks done: sums of local work are on the run's board when ``map`` returns, results in the order of the tasks."""
+
+    @abstractmethod
+    def map(self, tasks: Sequence[Task]) -> list[Any]:
+        """Have all of them done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop whoever worked."""
+
+    @abstractmethod
+    def processes(self) -> list[BaseProcess]:
+        """Worker processes of this machine, where the engine started any."""
+
+    @abstractmethod
+    def rows_lost(self) -> bool:
+        """Whether committed rows went with workers that died."""
+
+
+class InProcess(Engine):
     """Runs every task here, one after the other. Also the way to a GPU, which one process should own."""
 
     def __init__(self, make_worker: Callable[[], Worker]) -> None:
@@ -81,11 +106,14 @@ class InProcess:
     def processes(self) -> list[BaseProcess]:
         return []
 
+    def rows_lost(self) -> bool:
+        return False
+
     def close(self) -> None:
         del self.worker  # it refers to the run's state, and the run to us
 
 
-class ProcessPool:
+class ProcessPool(Engine):
     """Hands tasks to worker processes as they become free; results come back in the order of the tasks."""
 
     def __init__(self, make_worker: Callable[[], Worker], workers: int) -> None:
@@ -100,6 +128,9 @@ class ProcessPool:
 
     def processes(self) -> list[BaseProcess]:
         return list(self._workers.values())
+
+    def rows_lost(self) -> bool:
+        return False  # they are in memory that the server holds too
 
     def map(self, tasks: Sequence[Task]) -> list[Any]:
         results: list[Any] = [None] * len(tasks)
@@ -216,9 +247,6 @@ def _let_the_server_go_on() -> None:
     if sys.platform == "linux":
         with suppress(OSError):  # some containers forbid it; it costs milliseconds a round, nothing else
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-Engine = InProcess | ProcessPool
 
 
 def make_engine(make_worker: Callable[[], Worker], workers: int) -> Engine:

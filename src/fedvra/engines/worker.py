@@ -6,6 +6,7 @@ on which worker runs a part. Vectors travel through shared memory, messages carr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -102,7 +103,19 @@ class Worked(NamedTuple):
         return cls(np.concatenate([part.losses for part in parts]), whole)
 
 
-class Board:
+class Vectors(ABC):
+    """What a worker is sent, and where it puts the sums of its part."""
+
+    x0: Tensor
+    lam: Tensor
+    aux: Tensor | None
+
+    @abstractmethod
+    def part(self, k: int) -> tuple[Tensor, Tensor | None]:
+        """The place for the sums of the k-th part [2, P], and of its buffers [K]."""
+
+
+class Board(Vectors):
     """What the server broadcasts, and a place for each part's sums: memory that processes share, or an accelerator's."""
 
     def __init__(self, width: int, aux_width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -116,12 +129,28 @@ class Board:
         self.aux = room(aux_width) if aux_width else None
         self.sums = room(MAX_PARTS, 2, width)
         self.aux_sums = room(MAX_PARTS, aux_width) if aux_width else None
+        self.shown = 0
+        """How often there was something new to broadcast."""
+        self._last: tuple[Tensor | None, ...] = ()
+
+    def part(self, k: int) -> tuple[Tensor, Tensor | None]:
+        return self.sums[k], None if self.aux_sums is None else self.aux_sums[k]
+
+    def show(self, x0: Tensor, lam: Tensor, aux: Tensor | None) -> None:
+        """Broadcast these."""
+        self.x0.copy_(x0)
+        self.lam.copy_(lam)
+        if self.aux is not None and aux is not None:
+            self.aux.copy_(aux)
+        now = (x0, lam, aux)
+        if not self._last or any(a is not b for a, b in zip(now, self._last, strict=True)):  # a step makes new vectors
+            self._last, self.shown = now, self.shown + 1
 
 
 class Worker:
     """Runs tasks against the board and the clients' rows; the same in a worker process and in the server's own."""
 
-    def __init__(self, solver: Solver, board: Board, readers: Readers, experiment: Experiment) -> None:
+    def __init__(self, solver: Solver, board: Vectors, readers: Readers, experiment: Experiment) -> None:
         self.solver, self.board, self.readers = solver, board, readers
         self.optimiser, self.solve = local_steps(experiment, solver)
 
@@ -148,10 +177,11 @@ class Worker:
         return board.x0 + moves.move(0), None if private.aux is None else private.aux[0]
 
     def _local(self, task: LocalTask) -> Worked:
-        sums, found, block = self.board.sums[task.part], [], task.orders.block
+        found, block = [], task.orders.block
+        sums, aux_sums = self.board.part(task.part)
         sums[: 1 if task.one_sum else 2].zero_()
-        if self.board.aux_sums is not None:
-            self.board.aux_sums[task.part].zero_()
+        if aux_sums is not None:
+            aux_sums.zero_()
         if block.path != self.solver.path.name:
             self.solver.slower(StepPath(block.path))
         width = self.solver.width(block.steps)
@@ -164,12 +194,13 @@ class Worker:
         # The optimiser is known here, and may be a function, which messages cannot carry.
         board, orders = self.board, replace(task.orders.cut(span), local=self.optimiser)
         kept = self.readers.kept(task.staged.cut(span), board.x0)
+        sums, aux_sums = board.part(task.part)
         shares = Shares(
-            board.sums[task.part, 0],
+            sums[0],
             task.model_weight[span],
-            None if task.one_sum else board.sums[task.part, 1],
+            None if task.one_sum else sums[1],
             task.dual_weight[span],
-            None if board.aux_sums is None else board.aux_sums[task.part],
+            aux_sums,
             task.aux_weight[span],
         )
         private = kept.start(board.aux, start_of_y(self.solver), orders.block.clients)

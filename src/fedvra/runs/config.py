@@ -19,6 +19,7 @@ from fedvra.runs.options import OPTIONS, RunConfig
 if TYPE_CHECKING:
     from fedvra.core.cohort import Setting
     from fedvra.engines.experiment import Experiment
+    from fedvra.engines.ray_engine import Ray
     from fedvra.tasks.base import Task
 
 
@@ -118,6 +119,13 @@ def build(config: RunConfig) -> Experiment:
         refuse=None if config.refuse is None else parse_refusal(config.refuse),
         system=None if config.system is None else make_system(config.system),
     )
+
+
+def make_engine(config: RunConfig) -> Ray | None:
+    """Where the clients of a run are computed; None: on this machine."""
+    from fedvra.engines.ray_engine import Ray
+
+    return Ray(config.address, gpus_per_worker=config.gpus_per_worker) if config.engine == "ray" else None
 
 
 def _stepsize(config: RunConfig) -> Setting:

@@ -171,14 +171,20 @@ class RunFolder:
                 f"{now.get(name)}: name another folder, or remove that one.",
             )
 
-    def config(self, rounds: int | None = None, workers: int | str | None = None) -> RunConfig:
+    def config(
+        self,
+        rounds: int | None = None,
+        workers: int | str | None = None,
+        engine: str | None = None,
+        address: str | None = None,
+    ) -> RunConfig:
         """What the run was started with, but for what is given here."""
         require(
             self.config_file.is_file(),
             f"there is no run in {self.path}: name the folder of one, in which config.yaml is.",
         )
-        changes = {name: value for name, value in {"rounds": rounds, "workers": workers}.items() if value is not None}
-        return configure(read_config(self.config_file), changes)
+        given = {"rounds": rounds, "workers": workers, "engine": engine, "address": address}
+        return configure(read_config(self.config_file), {k: value for k, value in given.items() if value is not None})
 
     def write_config(self, config: RunConfig) -> None:
         with self._writing():

@@ -20,8 +20,8 @@ from fedvra.core.objects import Value, equal
 from fedvra.local.protocol import StepPath
 from fedvra.problems.base import Problem, module_of
 from fedvra.runs.inline import history_figure, study_html
-from fedvra.state.client_store import ClientStore
 from fedvra.state.model_file import save_model
+from fedvra.state.row_books import RowBooks
 
 TARGETS = (50, 60, 70, 80, 90, 95, 97, 98, 99)
 
@@ -29,7 +29,7 @@ TARGETS = (50, 60, 70, 80, 90, 95, 97, 98, 99)
 class ClientRows(Mapping[int, Tensor]):
     """The state of every client that ever took part, by client number: copies, made when asked for."""
 
-    def __init__(self, store: ClientStore) -> None:
+    def __init__(self, store: RowBooks) -> None:
         self._store = store
 
     def __getitem__(self, client: int) -> Tensor:

@@ -1,7 +1,7 @@
 """A run as a value: every option of ``fedvra run``, resolved, checked, and readable from and writable to YAML.
 
 The fields of :class:`RunConfig` are the one list of options: the command line, config files and their checks follow it. A run's
-``config.yaml`` holds everything, so it is itself a config file.
+``config.yaml`` holds everything, so it is itself a config file. Longer than other files: it is one list.
 """
 
 from __future__ import annotations
@@ -177,7 +177,21 @@ class RunConfig:
         decides=False,
     )
     engine: str = option(
-        "local", option_text.one_of("local"), "NAME", "Where clients are run: local, on this machine.", decides=False
+        "local",
+        option_text.one_of("local", "ray"),
+        "NAME",
+        "Where clients are run: local, on this machine; ray, on a Ray cluster.",
+        decides=False,
+    )
+    address: str | None = option(
+        None,
+        option_text.optional(option_text.text),
+        "ADDRESS",
+        "Of the Ray cluster: auto or HOST:PORT [default: $RAY_ADDRESS, else a Ray of our own on this machine].",
+        decides=False,
+    )
+    gpus_per_worker: float = option(
+        0.0, option_text.non_negative, "N", "Share of a GPU that each of Ray's workers asks for.", decides=False
     )
     checkpoint_every: int = option(
         50,

@@ -1,6 +1,7 @@
 """What lasts: the clients' rows, files that are there whole or not at all, folders and their locks.
 
     client_store.py  one row per client that took part, staged, then committed or rolled back
+    row_books.py     which row is whose, wherever rows are
     shared_rows.py   the memory that rows lie in, shared between processes
     durable.py       files and snapshots that survive a crash
     model_file.py    what was learned, as a file

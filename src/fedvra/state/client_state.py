@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedvra.core.block import Kept
 from fedvra.core.cohort import Ints
-from fedvra.state.client_store import ClientStore
-from fedvra.state.shared_rows import AddressBook, RowReader
+from fedvra.state.row_books import RowBooks
+from fedvra.state.shared_rows import AddressBook, RowAccess, RowReader
 
 
 class Slots(NamedTuple):
@@ -40,7 +40,7 @@ class Staged(NamedTuple):
 class SlotRows:
     """Rows of some clients by their slots; see ``core.block.Rows``."""
 
-    def __init__(self, reader: RowReader, slots: Slots, like: Tensor) -> None:
+    def __init__(self, reader: RowAccess, slots: Slots, like: Tensor) -> None:
         reader.attach(slots.segments)
         self._reader, self._like = reader, like
         self._read, self._write = slots.read.tolist(), slots.write.tolist()
@@ -59,10 +59,10 @@ class SlotRows:
 class Readers(NamedTuple):
     """The clients' rows as a worker process sees them."""
 
-    duals: RowReader | None = None
-    anchors: RowReader | None = None
-    aux: RowReader | None = None
-    y: RowReader | None = None
+    duals: RowAccess | None = None
+    anchors: RowAccess | None = None
+    aux: RowAccess | None = None
+    y: RowAccess | None = None
 
     def kept(self, staged: Staged, like: Tensor) -> Kept:
         """The rows of some clients, in the dtype and on the device of ``like``."""
@@ -73,7 +73,7 @@ class Readers(NamedTuple):
 class CommittedRows:
     """Rows of some clients as they are committed; what is staged is thrown away. For those who look on."""
 
-    def __init__(self, store: ClientStore, clients: Ints, like: Tensor) -> None:
+    def __init__(self, store: RowBooks, clients: Ints, like: Tensor) -> None:
         self._store, self._clients, self._like = store, clients.tolist(), like
 
     def old(self, k: int) -> Tensor | None:
@@ -92,10 +92,10 @@ class ClientState:
 
     def __init__(
         self,
-        duals: ClientStore,
-        anchors: ClientStore | None = None,
-        aux: ClientStore | None = None,
-        y: ClientStore | None = None,
+        duals: RowBooks,
+        anchors: RowBooks | None = None,
+        aux: RowBooks | None = None,
+        y: RowBooks | None = None,
     ) -> None:
         self.duals = duals
         """lam_i."""
@@ -106,7 +106,7 @@ class ClientState:
         self.y = y
         """The second block y_i."""
 
-    def kinds(self) -> dict[str, ClientStore]:
+    def kinds(self) -> dict[str, RowBooks]:
         """The stores there are, by name."""
         found = {"duals": self.duals, "anchors": self.anchors, "aux": self.aux, "y": self.y}
         return {name: store for name, store in found.items() if store is not None}
@@ -114,7 +114,7 @@ class ClientState:
     def stage(self, clients: Ints, duals: bool = True) -> Staged:
         """Places for the new rows of these clients; without ``duals`` only where somebody has one."""
 
-        def slots(store: ClientStore | None) -> Slots | None:
+        def slots(store: RowBooks | None) -> Slots | None:
             return None if store is None else Slots(*store.stage(clients), store.addresses())
 
         kept = self.duals if duals or len(self.duals) else None
@@ -139,7 +139,11 @@ class ClientState:
 
     def readers(self, own_process: bool) -> Readers:
         """For the workers: in this process the stores themselves."""
-        stores = (self.duals, self.anchors, self.aux, self.y)
-        if own_process:
-            return Readers(*stores)
-        return Readers(*(None if s is None else RowReader(s.width, s.dtype, s.rows_per_segment) for s in stores))
+        return Readers(*(_reader(store, own_process) for store in (self.duals, self.anchors, self.aux, self.y)))
+
+
+def _reader(store: RowBooks | None, own_process: bool) -> RowReader | None:
+    if store is None:
+        return None
+    assert isinstance(store, RowReader), "rows on other machines have readers there"
+    return store if own_process else RowReader(store.width, store.dtype, store.rows_per_segment)

@@ -14,16 +14,15 @@ MNIST model against 0.2 ms).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.core.cohort import Ints
 from fedvra.core.errors import require
 from fedvra.core.memory import available_memory
+from fedvra.state.row_books import RowBooks
 from fedvra.state.shared_rows import (
     CPU,
     SEGMENT_BYTES,
@@ -54,8 +53,8 @@ class MemoryBudget:
         return fits
 
 
-class ClientStore(RowReader):
-    """The server's side: which slot is whose.
+class ClientStore(RowBooks, RowReader):
+    """Rows on this machine: which slot is whose, and the slots.
 
     Args:
         width: numbers per row (P for lambda_i).
@@ -77,73 +76,24 @@ class ClientStore(RowReader):
         shared: bool = True,
     ) -> None:
         row_bytes = max(1, width * dtype.itemsize)
-        super().__init__(width, dtype, max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes, clients // 8)))
+        RowBooks.__init__(self)
+        RowReader.__init__(self, width, dtype, max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes, clients // 8)))
         self.budget = budget or MemoryBudget(None)
         self.folder = folder
         self.device, self.shared = device, shared
-        self._slot: dict[int, int] = {}
-        self._staged: dict[int, int] = {}
         self._free: list[int] = []
         self._next = 0
         self._book = AddressBook.of([])
 
-    def __len__(self) -> int:
-        return len(self._slot)
+    def read(self, slots: Sequence[int]) -> Iterator[Tensor]:
+        return map(self.load, slots)
 
-    def __contains__(self, client: int) -> bool:
-        return client in self._slot
+    def write(self, slots: Sequence[int], rows: Sequence[Tensor]) -> None:
+        for slot, row in zip(slots, rows, strict=True):
+            self.save(slot, row)
 
-    @property
-    def staging(self) -> bool:
-        """Whether anything is staged."""
-        return bool(self._staged)
-
-    def clients(self) -> list[int]:
-        """Those who have committed state, ascending."""
-        return sorted(self._slot)
-
-    def items(self) -> Iterator[tuple[int, Tensor]]:
-        """Committed rows; a client not listed is at zero."""
-        for client in self.clients():
-            yield client, self.load(self._slot[client])
-
-    def get(self, client: int) -> Tensor:
-        """The committed row of a client (zeros if it never took part)."""
-        slot = self._slot.get(int(client))
-        return torch.zeros(self.width, dtype=self.dtype) if slot is None else self.load(slot)
-
-    def put(self, client: int, row: Tensor) -> None:
-        """Stage and commit at once: for restoring a checkpoint."""
-        _, write = self.stage(np.array([client]))
-        self.save(int(write[0]), row)
-        self.commit([client])
-
-    def stage(self, clients: Ints) -> tuple[Ints, Ints]:
-        """For each client the slot to read its old row from (-1: it has none, so zero) and the slot to write the new one to."""
-        read = np.array([self._slot.get(int(c), -1) for c in clients], dtype=np.int64)
-        for client in clients:
-            if int(client) not in self._staged:
-                self._staged[int(client)] = self._take()
-        return read, np.array([self._staged[int(c)] for c in clients], dtype=np.int64)
-
-    def commit(self, clients: Iterable[int]) -> None:
-        """Make the staged rows of these clients theirs."""
-        for client in map(int, clients):
-            old = self._slot.get(client)
-            self._slot[client] = self._staged.pop(client)
-            if old is not None:
-                self._free.append(old)
-
-    def rollback(self) -> None:
-        """Forget whatever is staged and was not committed."""
-        self._free.extend(self._staged.values())
-        self._staged.clear()
-
-    def clear(self) -> None:
-        """Forget everybody's row, committed or staged."""
-        self.rollback()
-        self._free.extend(self._slot.values())
-        self._slot.clear()
+    def release(self, slots: Iterable[int]) -> None:
+        self._free.extend(slots)
 
     def addresses(self) -> AddressBook:
         """Where other processes find the segments."""
@@ -154,7 +104,7 @@ class ClientStore(RowReader):
     def nbytes(self) -> int:
         return sum(segment.address.nbytes for segment in self.segments)
 
-    def _take(self) -> int:
+    def take(self) -> int:
         if self._free:
             return self._free.pop()
         slot = self._next
@@ -168,3 +118,13 @@ class ClientStore(RowReader):
         folder = None if self.budget.take(nbytes) else self.folder or Path(tempfile.gettempdir())
         allow_open_files(2 * len(self.segments) + 256)
         self.segments.append(create_segment(nbytes, self.width, self.dtype, folder, self.device, self.shared))
+
+
+def at_home(store: RowBooks) -> RowBooks:
+    """The same rows on this machine, readable when whoever holds them is gone."""
+    if isinstance(store, ClientStore):
+        return store
+    home = ClientStore(store.width, store.dtype, MemoryBudget.half_of_what_is_free(), clients=len(store), shared=False)
+    for client, row in store.items():
+        home.put([client], [row])
+    return home

@@ -189,21 +189,41 @@ def _make_room(file: io.FileIO, nbytes: int, on_disk: bool) -> None:
         file.truncate(nbytes)
 
 
-class RowReader:
-    """Rows by slot number, on either side of a process boundary."""
+class RowAccess(ABC):
+    """Rows by slot number, as those who work on them see them."""
+
+    dtype: torch.dtype
+
+    @abstractmethod
+    def attach(self, book: AddressBook) -> None:
+        """Open what was made since the last call."""
+
+    @abstractmethod
+    def load(self, slot: int) -> Tensor:
+        """The row in a slot, not to be written to."""
+
+    @abstractmethod
+    def save(self, slot: int, values: Tensor) -> None:
+        """Put values into the row of a slot."""
+
+    @abstractmethod
+    def place(self, slot: int) -> Tensor | None:
+        """Where the row of a slot can be computed in place; None where it has to be saved."""
+
+
+class RowReader(RowAccess):
+    """Rows in segments, on either side of a process boundary."""
 
     def __init__(self, width: int, dtype: torch.dtype, rows_per_segment: int) -> None:
         self.width, self.dtype, self.rows_per_segment = width, dtype, rows_per_segment
         self.segments: list[Segment] = []
 
     def attach(self, book: AddressBook) -> None:
-        """Open the segments that were made since the last call."""
         for address in book.after(len(self.segments)):
             file = io.FileIO(address.path(), "r+")
             self.segments.append(_open(address, file, self.width, self.dtype))
 
     def load(self, slot: int) -> Tensor:
-        """The row in a slot, not to be written to."""
         segment, row = divmod(slot, self.rows_per_segment)
         return self.segments[segment].load(row)
 
@@ -212,7 +232,6 @@ class RowReader:
         self.segments[segment].save(row, values)
 
     def place(self, slot: int) -> Tensor | None:
-        """Where the row of a slot can be computed in place; None where it has to be saved."""
         segment, row = divmod(slot, self.rows_per_segment)
         return self.segments[segment].place(row)
 

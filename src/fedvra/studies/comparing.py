@@ -65,11 +65,17 @@ def compare(
 
 
 def resume_comparison(
-    out: str | Path, rounds: int | None = None, workers: int | str | None = None, view: View | None = None
+    out: str | Path,
+    rounds: int | None = None,
+    workers: int | str | None = None,
+    view: View | None = None,
+    engine: str | None = None,
+    address: str | None = None,
 ) -> Comparison:
     """Go on with a comparison that was interrupted: runs that have ended stay as they are, the others are resumed or begun."""
     out = Path(out)
-    changes = {name: value for name, value in {"rounds": rounds, "workers": workers}.items() if value is not None}
+    given = {"rounds": rounds, "workers": workers, "engine": engine, "address": address}
+    changes = {name: value for name, value in given.items() if value is not None}
     stored = json.loads((out / PLAN).read_text(encoding="utf-8"))
     require(
         all("config" in each for each in stored),
@@ -119,7 +125,15 @@ def play(planned: Planned, out: Path, view: View | None) -> Run:
         looking = [] if view is None else [view]
         try:
             if folder.config_file.exists():
-                summary = resume(folder.path, looking, planned.label, rounds=config.rounds, workers=config.workers)
+                summary = resume(
+                    folder.path,
+                    looking,
+                    planned.label,
+                    rounds=config.rounds,
+                    workers=config.workers,
+                    engine=config.engine,
+                    address=config.address,
+                )
             else:
                 summary = execute(config, folder.path, looking, planned.label)
         except RunInterrupt:

@@ -26,7 +26,7 @@ from fedvra.data.picture import picture
 from fedvra.engines import checkpoint, fingerprint
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
-from fedvra.runs.config import build
+from fedvra.runs.config import build, make_engine
 from fedvra.runs.described import config_of
 from fedvra.runs.files import Record, RunFolder, RunSummary, finite, write_json
 from fedvra.runs.options import RunConfig
@@ -90,17 +90,20 @@ def resume(
     *,
     rounds: int | None = None,
     workers: int | str | None = None,
+    engine: str | None = None,
+    address: str | None = None,
 ) -> RunSummary:
     """Go on with the run in ``out`` from its last intact checkpoint, to bitwise what it would have come to without a stop.
 
     Args:
         rounds: go on to this round instead of the one the run was started for.
         workers: this many processes from now on; the result does not depend on it.
+        engine, address: where clients are run from now on, ``"local"`` or ``"ray"``; nor on this.
 
     A run that has ended is left as it is, and its summary returned.
     """
     folder = RunFolder(out)
-    config = folder.config(rounds, workers)
+    config = folder.config(rounds, workers, engine, address)
     with folder.locked():
         ended = folder.ended(config)
         if ended is not None:
@@ -236,9 +239,11 @@ def _opened(config: RunConfig, folder: RunFolder, experiment: Experiment | None 
                 state_dtype=None if config.state_dtype in (None, "float32") else getattr(torch, config.state_dtype),
                 memory_limit=None if config.state_memory == "auto" else int(config.state_memory),
                 state_folder=state_folder,
+                engine=make_engine(config),
             )
         ) as federation,
     ):
+        federation.checkpoints = folder.checkpoints
         _require_clients(federation, config)
         yield federation
 

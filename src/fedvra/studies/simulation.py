@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -22,8 +23,11 @@ from fedvra.core.errors import DivergedError, require
 from fedvra.core.files import replace_durably
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
+from fedvra.engines import checkpoint
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
+from fedvra.engines.ray_engine import Ray
+from fedvra.engines.recovery import insist
 from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.protocol import SolverSettings
 from fedvra.policies.refusals import Refusal
@@ -34,6 +38,7 @@ from fedvra.samplers import Sampler
 from fedvra.samplers.work import Work
 from fedvra.show.page import FILE as REPORT
 from fedvra.show.page import write_report
+from fedvra.state.client_store import at_home
 from fedvra.studies.execution import begun_or_resumed, options_of, play
 
 
@@ -59,6 +64,7 @@ def simulate(
     eval_every: int = 1,
     metrics: Metrics | None = None,
     workers: int | str = "auto",
+    engine: Ray | None = None,
     solver: SolverSettings | None = None,
     state_dtype: torch.dtype | None = None,
     memory_limit: int | None = None,
@@ -102,6 +108,7 @@ def simulate(
             of them), or objects with ``update``, ``compute`` and ``reset`` such as those of torchmetrics, ``fv.RMSE()``,
             ``fv.Perplexity()``. They are in the records under their names.
         workers: processes on this machine; the result does not depend on it.
+        engine: ``fv.Ray()`` runs the clients on a Ray cluster, to the same result; None: on this machine.
         state_dtype: keep the clients' duals in this dtype, e.g. ``torch.bfloat16`` for half the memory;
             ``history.state_drift()`` is what it cost. None: that of the model.
         memory_limit: bytes of client state to keep in memory, the rest on disk; None: half of what the machine has free.
@@ -150,8 +157,10 @@ def simulate(
     looking += [] if kept is None else [kept]
     view = Function(progress) if callable(progress) else view_of(progress)
     looking += [] if view is None else [view]
+    require(engine is None or isinstance(engine, Ray), f"engine must be None or fv.Ray(...), got {engine!r}.")
     if out is None:
-        with closing(Federation(experiment, workers, state_dtype, memory_limit, state_folder)) as federation:
+        looking += [] if engine is None else [Snapshots(engine.snapshot_every)]
+        with closing(Federation(experiment, workers, state_dtype, memory_limit, state_folder, engine)) as federation:
             run = Run.of(federation, rounds)
             with _telling(federation, lambda: run.records, kept):
                 with Following(run, looking) as following:
@@ -166,6 +175,7 @@ def simulate(
         "state_folder": None if state_folder is None else str(state_folder),
         "checkpoint_every": checkpoint_every,
         "track": track,
+        **({} if engine is None else engine.options(workers)),
         **({} if targets is None else {"targets": list(targets)}),
     }
     return _into(RunFolder(out), experiment, options, looking, kept, report)
@@ -209,6 +219,24 @@ def _telling(federation: Federation, records: Callable[[], list[Record]], kept: 
         raise
 
 
+class Snapshots(Callback):
+    """The state every few rounds, in a temporary folder: what a cluster's federation goes on from when a worker has died."""
+
+    afterwards = True
+
+    def __init__(self, every: int) -> None:
+        self.every, self.folder = every, TemporaryDirectory(prefix="fedvra-")
+
+    def on_round(self, run: Run, record: dict[str, Any]) -> None:
+        if record["round"] % self.every == 0:
+            place = Path(self.folder.name) / "checkpoint"
+            checkpoint.save(run.federation, place)
+            run.federation.checkpoints = place
+
+    def on_end(self, run: Run) -> None:
+        self.folder.cleanup()
+
+
 class Kept(Callback):
     """x0 after each round."""
 
@@ -241,14 +269,15 @@ class Kept(Callback):
 def _history(federation: Federation, metrics: list[dict[str, Any]], kept: Kept | None) -> History:
     """What a run has come to."""
     state, clients = federation.state, federation.clients
+    y = clients.y
     return History(
         problem=federation.experiment.problem,
         x0=state.x0.to("cpu", copy=True),
         lam=state.lam.to("cpu", copy=True),
         aux=None if state.aux is None else state.aux.cpu(),
         metrics=metrics,
-        duals=ClientRows(clients.duals),
-        y={} if clients.y is None else ClientRows(clients.y),
+        duals=ClientRows(insist(federation, lambda: at_home(clients.duals))),
+        y={} if y is None else ClientRows(insist(federation, lambda: at_home(y))),
         trajectory=None if kept is None else torch.stack(kept.x0) if kept.x0 else state.x0.new_empty(0, len(state.x0)),
         omega=federation.omega,
         path=state.path,

@@ -96,12 +96,18 @@ def tune(
         return _carry_out(plan, out, view)
 
 
-def resume_tuning(out: str | Path, workers: int | str | None = None, view: View | None = None) -> Tuning:
+def resume_tuning(
+    out: str | Path,
+    workers: int | str | None = None,
+    view: View | None = None,
+    engine: str | None = None,
+    address: str | None = None,
+) -> Tuning:
     """Go on with a search that was interrupted; it comes to the same result."""
     plan = json.loads((Path(out) / PLAN).read_text(encoding="utf-8"))["plan"]
     require("options" in plan, f"the search in {out} was made of Python objects: make the same call of fv.tune again.")
-    if workers is not None:
-        plan["options"]["workers"] = workers
+    given = {"workers": workers, "engine": engine, "address": address}
+    plan["options"].update({name: value for name, value in given.items() if value is not None})
     with locked(Path(out)):
         return _carry_out(plan, Path(out), view)
 

@@ -1,0 +1,29 @@
+"""What the server of a run carries from round to round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedvra.core.adaptive import Memory
+from fedvra.core.cohort import Ints
+from fedvra.local.protocol import StepPath
+
+
+@dataclass
+class ServerState:
+    """What the server carries from round to round; with the client store, all that a checkpoint holds."""
+
+    round: int
+    x0: Tensor
+    lam: Tensor
+    aux: Tensor | None
+    counts: Ints
+    """How often each client took part."""
+    memory: Memory = field(default_factory=Memory)
+    """What an algorithm that adapts carries from round to round."""
+    path: StepPath = field(default_factory=lambda: StepPath(""))
+    """The way in which all workers take local steps."""
+    time: float = 0.0
+    """Simulated seconds gone by, where there is a system to tell."""

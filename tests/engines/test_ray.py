@@ -1,0 +1,211 @@
+"""A run on a Ray cluster of two nodes comes to what the local engine comes to, to the bit, whoever dies on the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedvra as fv
+from crashes import outcome
+from fedvra.callbacks.base import Callback, Run
+from fedvra.core.errors import UsageError
+from fedvra.engines.experiment import Experiment
+from fedvra.engines.ray_pool import RayPool
+from fedvra.runs.config import build
+from fedvra.studies.execution import execute, resume
+from small_run import small
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes with room for two workers each, and what every test starts from."""
+    from ray.cluster_utils import Cluster
+
+    paths = [str(Path(fv.__file__).parents[1]), str(Path(__file__).parents[1])]
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    before, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH"), os.pathsep.join(paths)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        made.add_node(num_cpus=2)
+        ray.init(address=made.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+def dataset(inputs: torch.Tensor, targets: torch.Tensor) -> fv.Dataset:
+    return fv.Dataset("own", inputs, targets, inputs[:30], targets[:30], classes=3)
+
+
+def simulate(e: Experiment, rounds: int = 4, **how: Any) -> fv.History:
+    return fv.simulate(
+        e.algorithm, problem=e.problem, sampler=e.sampler, work=e.work, data=e.data, lr=e.lr, batch_size=e.batch_size,
+        drop=e.drop, refuse=e.refuse, rounds=rounds, **how,
+    )  # fmt: skip
+
+
+def assert_same(found: fv.History, expected: fv.History) -> None:
+    assert torch.equal(found.x0, expected.x0)
+    assert torch.equal(found.lam, expected.lam)
+    assert dict(found.duals).keys() == dict(expected.duals).keys()
+    for client, row in expected.duals.items():
+        assert torch.equal(found.duals[client], row)
+    for client, row in expected.y.items():
+        assert torch.equal(found.y[client], row)
+    for a, b in zip(found.metrics, expected.metrics, strict=True):
+        assert {k: v for k, v in a.items() if "seconds" not in k} == {k: v for k, v in b.items() if "seconds" not in k}
+
+
+CASES = {
+    "duals": (small(model="mlp", steps=3), 3),
+    "duals, one worker": (small(model="mlp", steps=3), 1),
+    "no state": (small(algorithm="fedavg"), 2),
+    "own anchors": (small(algorithm="fedpd", sampler="full", drop=0, set={"skip": 0.5}), 2),
+    "refusals": (small(refuse="median-norm:3"), 2),
+    "losses of all": (small(sampler="power-of-choice:10"), 2),
+    "second block": (small(task="blobs-clustering", clients=10, cohort=4), 2),
+}
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("case", CASES)
+def test_any_number_of_workers_comes_to_the_same_bits(case: str) -> None:
+    config, workers = CASES[case]
+    e = build(config)
+    assert_same(simulate(e, engine=fv.Ray(workers=workers)), simulate(e, workers=1))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_lambdas_local_statistics_and_bfloat16_rows_travel() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(240, 6), torch.arange(240) % 3
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    problem = fv.Supervised(
+        lambda: model, loss=lambda out, target: torch.nn.functional.cross_entropy(out, target), buffers="local"
+    )
+    found = [
+        fv.simulate(
+            fv.Scaffold(), problem=problem, data=fv.split(dataset(x, y), fv.IID(), clients=12, seed=0), rounds=4,
+            sampler=fv.Uniform(5), work=fv.Steps(2), batch_size=5, state_dtype=torch.bfloat16, **how,
+        )
+        for how in ({"workers": 1}, {"engine": fv.Ray(workers=2), "memory_limit": 0})
+    ]  # fmt: skip
+    assert_same(found[1], found[0])
+
+
+class Kill(Callback):
+    """Kill something before a round."""
+
+    def __init__(self, when: int, what: Any) -> None:
+        self.when, self.what = when, what
+
+    def on_round(self, run: Run, record: dict[str, Any]) -> None:
+        if record["round"] == self.when:
+            self.what(run.federation.engine)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("every", [2, 100])
+def test_a_worker_that_is_killed_costs_the_rounds_since_the_last_snapshot(
+    every: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kill_one(engine: RayPool) -> None:
+        os.kill(engine.pids()[0], signal.SIGKILL)
+
+    e = build(small())
+    found = simulate(e, 8, engine=fv.Ray(workers=2, snapshot_every=every), callbacks=[Kill(5, kill_one)])
+    assert_same(found, simulate(e, 8, workers=1))
+    first = 5 if every == 2 else 1
+    assert f"rounds {first} to 5 are played again" in caplog.text
+
+
+def test_a_node_that_dies_in_the_middle_of_a_run_changes_nothing(cluster: Any, tmp_path: Path, whole: Path) -> None:
+    node = cluster.add_node(num_cpus=2)
+
+    def kill_node(engine: RayPool) -> None:
+        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+    execute(small(engine="ray", workers=6), tmp_path / "run", [Kill(5, kill_node)])
+    cluster.remove_node(node, allow_graceful=False)
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+@pytest.mark.usefixtures("cluster", "no_picture")
+@pytest.mark.parametrize(("first", "then"), [("ray", "local"), ("local", "ray")])
+def test_a_run_goes_on_with_the_other_engine(first: str, then: str, tmp_path: Path, whole: Path) -> None:
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(small(engine=first, workers=2), tmp_path / "run", [stop])
+    resume(tmp_path / "run", engine=then)
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_data_can_be_read_where_it_is_used(tmp_path: Path) -> None:
+    e = build(small())
+    seen = tmp_path / "seen"
+
+    def load() -> Any:
+        with seen.open("a") as file:
+            file.write("x")
+        return build(small()).data
+
+    assert_same(simulate(e, 2, engine=fv.Ray(workers=2, load=load)), simulate(e, 2, workers=1))
+    assert seen.read_text() == "xx"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_error_of_a_worker_is_raised_here_and_workers_have_names(tmp_path: Path) -> None:
+    here, names = os.getpid(), list[str]()
+    seven, later = tmp_path / "seven", tmp_path / "later"
+
+    def loss(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if os.getpid() != here and (seven.exists() or later.exists()):
+            raise ArithmeticError("seven is bad luck")
+        return torch.nn.functional.cross_entropy(out, target)
+
+    def look(record: dict[str, Any]) -> None:
+        names.extend(ray.util.list_named_actors())
+        later.touch()
+
+    x, y = torch.randn(40, 6), torch.arange(40) % 3
+    data = fv.split(dataset(x, y), fv.IID(), clients=4, seed=0)
+    problem = fv.Supervised(lambda: torch.nn.Linear(6, 3), loss=loss)
+    how = {"problem": problem, "data": data, "rounds": 2, "sampler": fv.Full(), "work": fv.Steps(1), "batch_size": 7}
+    with pytest.raises(ArithmeticError, match="bad luck"):  # in the middle of a round
+        fv.simulate(fv.FedAvg(), progress=look, engine=fv.Ray(workers=2), solver=fv.SolverSettings(path="eager"), **how)
+    assert names
+    assert all(name.startswith("fedvra-") for name in names)
+    seven.touch()
+    with pytest.raises(Exception, match="bad luck"):  # when a worker is made
+        fv.simulate(fv.FedAvg(), engine=fv.Ray(workers=1), **how)
+
+
+def test_what_cannot_be_is_said_in_a_sentence() -> None:
+    with pytest.raises(UsageError, match="placement must be"):
+        fv.Ray(placement="anywhere")
+    with pytest.raises(UsageError, match="a worker needs a share"):
+        fv.Ray(cpus_per_worker=0)
+    with pytest.raises(UsageError, match=r"engine must be None or fv\.Ray"):
+        simulate(build(small()), 1, engine="ray")
