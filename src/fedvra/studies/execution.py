@@ -191,6 +191,9 @@ def play(
             run.leaving = stop.asked
             while not run.over:
                 following.round(federation.round)
+            stop.ready = False  # the end is written whole: a second signal waits for it
+    if stop.at_once:
+        raise KeyboardInterrupt
     assert run.summary is not None
     if run.status == "interrupted":
         again = "the same call" if config.python else f"`fedvra resume {folder.path}`"
