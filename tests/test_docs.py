@@ -83,6 +83,8 @@ def test_the_pages_a_newcomer_needs_are_there() -> None:
 
 # -- Python -------------------------------------------------------------------------------------------------------------
 
+FLOWER = "ignore:'click.utils:DeprecationWarning"
+"""Of a module that Flower imports: not ours to mend."""
 RUNNER = """
 import json, sys
 page, blocks = json.load(sys.stdin)
@@ -96,7 +98,7 @@ for line, source in blocks:
 def test_python_blocks_run(name: str, tmp_path: Path) -> None:
     run = [block for block in blocks(name, "python") if block.needs is None or is_stored(block.needs)]
     given = json.dumps([name, [[block.line, block.text] for block in run]])
-    command = [sys.executable, "-W", "error", "-c", RUNNER]
+    command = [sys.executable, "-W", "error", "-W", FLOWER, "-c", RUNNER]
     done = subprocess.run(command, input=given, cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -54,8 +54,10 @@ class Following:
         with one_thread():
             for callback in (each for each in self.callbacks if not each.afterwards):
                 self._tell(callback, record)
-        record["seconds"] = time.perf_counter() - started
-        run.records.append(record)
+        if "seconds" in record or self.callbacks:  # a federation that nobody looks at does not tell the time
+            record["seconds"] = time.perf_counter() - started
+        if not (run.records and run.records[-1] is record):  # a federation keeps its own
+            run.records.append(record)
         for callback in (each for each in self.callbacks if each.afterwards):
             run.leaving = run.interrupted()
             self._tell(callback, record)

@@ -32,9 +32,11 @@ from fedvra.core.step import Moves, client_round
 from fedvra.core.threads import one_thread
 from fedvra.data.dataset import Dataset, FederatedData, checked
 from fedvra.flower.client_ledger import Ledger, LostStateError, Rows, StaleMessageError
+from fedvra.flower.evaluating import own_results
 from fedvra.flower.orphans import end_with_supernode
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
+from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.own_loop import LocalWork, own_steps
 from fedvra.local.protocol import Solver, SolverSettings, start_of_y
 from fedvra.problems.base import Problem, frozen_of, keeps_statistics_local, statistics_of, y_width_of
@@ -54,6 +56,7 @@ def client(
     data: Any = None,
     solver: SolverSettings | None = None,
     local: Torch | None = None,
+    metrics: Metrics | None = None,
 ) -> Callable[[Steps], Handler]:
     """Make a ClientApp's train function out of one that does the local steps.
 
@@ -63,6 +66,7 @@ def client(
             that loads it. A ``FederatedData`` is taken to hold all clients' parts, of which this node uses its own.
         solver: how steps are computed; the batch size is the server's.
         local: the server names the optimiser; one that a function makes, ``fv.Torch(...)``, each client must have itself.
+        metrics: figures of its own test data for the server's ``evaluate_every``, as for :func:`fedvra.simulate`.
     """
 
     def decorate(steps: Steps) -> Handler:
@@ -70,7 +74,7 @@ def client(
         def handle(message: Message, context: Context) -> Message:
             end_with_supernode()
             order = unpack_order(message.content)
-            node = _Node(order, context, problem, data, solver or SolverSettings(), steps, local)
+            node = _Node(order, context, problem, data, solver or SolverSettings(), steps, local, metrics)
             return Message(pack(node.answer()), reply_to=message)
 
         return handle
@@ -84,10 +88,11 @@ def client_app(
     data: Any = None,
     solver: SolverSettings | None = None,
     local: Torch | None = None,
+    metrics: Metrics | None = None,
 ) -> ClientApp:
     """A whole ClientApp that takes the library's own local steps."""
     app = ClientApp()
-    app.train()(client(problem=problem, data=data, solver=solver, local=local)(LocalWork.solve))
+    app.train()(client(problem=problem, data=data, solver=solver, local=local, metrics=metrics)(LocalWork.solve))
     return app
 
 
@@ -103,8 +108,10 @@ class _Node:
         settings: SolverSettings,
         steps: Steps,
         local: Torch | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.order, self.context, self.steps, self.local = order, context, steps, local
+        self.metrics = check_metrics({} if metrics is None else metrics)
         self.client = _client_number(context, order.total)
         self._problem, self._data = problem, data
         self.settings = settings.of_run(order.batch_size or None, bool(order.drop_last), order.seed)
@@ -137,6 +144,8 @@ class _Node:
                     return self._hello()
                 case Errand.LOSS:
                     return self._loss()
+                case Errand.EVALUATE:
+                    return self._evaluate()
                 case Errand.REPORT | Errand.TRAIN:
                     with self.ledger.alone():
                         self._settle()
@@ -163,6 +172,10 @@ class _Node:
         with closing(self.problem.solver(self.data, self.settings)) as solver:
             found = solver.losses(self.order.arrays["x0"], np.array([self.client]))
         return self._say(Status.DONE, loss=float(found[0]))
+
+    def _evaluate(self) -> Answer:
+        samples, figures = own_results(self.problem, self.data, self.settings, self.client, self.order, self.metrics)
+        return self._say(Status.DONE, samples=samples, arrays={"figures": to_array(figures)})
 
     def _settle(self) -> None:
         order, lam_i = self.order, self.order.arrays.get("restore")

@@ -38,6 +38,8 @@ class Errand(StrEnum):
     """Settle the books and show the committed dual: for audits and repairs."""
     LOSS = "loss"
     """f_i at x0, for samplers that choose by it."""
+    EVALUATE = "evaluate"
+    """Test x0 on your own test data."""
 
 
 class Status(StrEnum):
@@ -85,6 +87,8 @@ class Order:
     training loop of its own."""
     rate: float = 0.0
     """alpha*T, where a client with a loop of its own is to work out alpha from the T that it comes to; 0: it is as given."""
+    metrics: str = ""
+    """Which figures are wanted besides accuracy and loss, by name, separated by commas."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     """x0, lam (where sigma is not 0), aux, and lam_i as "restore" for a client that lost its own."""
 
@@ -106,7 +110,7 @@ class Answer:
     carried: float = 0.0
     """T_i, likewise: how far a constant unit gradient would have been carried; 0 where its optimiser has no such number."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
-    """"move" (x_i - x0), "aux", or "lam" in a report: as they came, to be checked before they are read."""
+    """"move" (x_i - x0), "aux", "lam" in a report, "figures" of a test: as they came, to be checked before they are read."""
 
 
 def pack(message: Order | Answer) -> RecordDict:
@@ -124,7 +128,7 @@ def unpack_order(content: RecordDict) -> Order:
 
 def unpack_answer(content: RecordDict) -> Answer:
     """An answer whose numbers and words have the right types; its arrays are still as they came."""
-    scalars, arrays = _records(content, Answer, {"move", "aux", "lam"})
+    scalars, arrays = _records(content, Answer, {"move", "aux", "lam", "figures"})
     return Answer(**scalars, arrays=arrays)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from logging import INFO, WARNING
 from pathlib import Path
@@ -17,14 +17,19 @@ from flwr.supercore import log
 from torch import Tensor
 
 from fedvra.algorithms.base import Algorithm
+from fedvra.callbacks.base import Callback
+from fedvra.callbacks.function import as_callbacks
 from fedvra.core import rule
 from fedvra.core.adaptive import chosen
 from fedvra.core.cohort import Cohort, Setting
 from fedvra.core.errors import UsageError, require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
+from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment, Plan
 from fedvra.flower.count_uploads import count, judge
+from fedvra.flower.course import Evaluate, results_of_nodes, run_rounds
 from fedvra.flower.errands import losses, make_order, train_orders
+from fedvra.flower.evaluating import collected, evaluation_messages
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, to_array
 from fedvra.flower.repair import Audit, audit, repair
@@ -36,8 +41,6 @@ from fedvra.problems.base import Problem, frozen_of, module_of, statistics_of
 from fedvra.samplers import Sampler
 from fedvra.samplers.work import Work
 from fedvra.state.frozen import frozen_hash
-
-Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Strategy(FlowerStrategy):
@@ -63,6 +66,10 @@ class Strategy(FlowerStrategy):
         shadow: keep a copy of every lam_i here (N*P numbers on this disk), so that a client that loses its own can be
             restored at once and exactly. Without it the others are asked for theirs, see ``fedvra.flower.repair``.
         wait: seconds to wait for the clients to connect.
+        evaluate_every: have the nodes test x0 on their own test data every so many rounds; 0 never.
+        evaluate_clients: ask so many of them, drawn anew each time; None: all that are connected.
+        metrics: the names of those metrics of the nodes that are wanted.
+        callbacks: look on as in ``simulate``, e.g. ``fv.Patience(20, metric="clients/accuracy/by_samples")``.
     """
 
     def __init__(
@@ -89,10 +96,14 @@ class Strategy(FlowerStrategy):
         key_file: str | Path | None = None,
         shadow: bool = False,
         wait: float = 600.0,
+        evaluate_every: int = 0,
+        evaluate_clients: int | None = None,
+        metrics: Iterable[str] = (),
+        callbacks: Sequence[Callback | Callable[[dict[str, Any]], object]] = (),
     ) -> None:
         require(clients >= 1, f"clients must be >= 1, got {clients}.")
         require(max_norm is None or max_norm > 0, f"max_norm must be > 0 or None, got {max_norm}.")
-        require(audit_every >= 0, f"audit_every must be >= 0 (0: never), got {audit_every}.")
+        check_whole("audit_every", audit_every, least=0)
         self.experiment = Experiment(
             algorithm,
             problem,
@@ -103,13 +114,16 @@ class Strategy(FlowerStrategy):
             seed=seed,
             weights=weights,
             x_init=x_init,
-            eval_every=0,
+            eval_every=max(1, evaluate_every),
             drop_last=drop_last,
             refuse=refuse,
             local=local,
         )
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
+        self.evaluate_every = check_whole("evaluate_every", evaluate_every, least=0)
+        self.evaluate_clients, self.metric_names = evaluate_clients, list(metrics)
+        self.callbacks = as_callbacks(callbacks)
         self._key = read_key(key_file)
         x0 = self.experiment.start()
         self.frozen = frozen_hash(frozen_of(problem, seed))
@@ -119,13 +133,10 @@ class Strategy(FlowerStrategy):
         Plan(self.experiment, np.ones(clients, dtype=np.int64))  # what it would refuse is known before anybody is asked
         self.roster = Roster(clients, lambda: make_order(self, Errand.HELLO, -1), self._accept)
         self.records: list[dict[str, Any]] = []
-        """One per round run by this server: round, cohort, counted, lost (client -> why), refused by ``refuse``, train_loss,
-        strength, and in some the audit."""
-        self.lost: set[int] = set()
-        """Clients whose state is lost and not yet restored; they sit out."""
+        """One per round: round, cohort, counted, lost (client -> why), refused by ``refuse``, train_loss, in some the audit."""
+        self.lost: set[int] = set()  # clients whose state is lost and not yet restored; they sit out
         self.timeout = 3600.0
-        self.number = 0
-        """Of the order sent last."""
+        self.number = 0  # of the order sent last
         self._sent: list[tuple[Message, int]] = []
         self._cohort: Cohort | None = None
         self._row: rule.Coefficients | None = None
@@ -156,16 +167,7 @@ class Strategy(FlowerStrategy):
         )
         self.timeout = timeout
         self.open(grid, initial_arrays)
-        result = Result()
-        while self.books.round < num_rounds:
-            log(INFO, "[ROUND %s/%s]", self.books.round + 1, num_rounds)
-            figures = self.play(grid)
-            result.train_metrics_clientapp[self.books.round] = figures
-            if evaluate_fn is not None and (found := evaluate_fn(self.books.round, self.arrays())) is not None:
-                log(INFO, "\t%s", found)
-                result.evaluate_metrics_serverapp[self.books.round] = found
-        result.arrays = self.arrays()
-        return result
+        return run_rounds(self, grid, num_rounds, evaluate_fn, self.callbacks)
 
     def open(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
         """Read the books, or begin them, and wait for the clients."""
@@ -285,11 +287,13 @@ class Strategy(FlowerStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nobody is asked: the model is evaluated where the test data are, by ``evaluate_fn``."""
-        return []
+        """The nodes are asked to test x0 on their own test data."""
+        self._sent = evaluation_messages(self)
+        return [message for message, _ in self._sent]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return None
+        """Means over nodes, by their samples; the record's ``clients`` has more. None where nobody had results."""
+        return results_of_nodes(self, collected(self, self._sent, replies))
 
     def summary(self) -> None:
         """Log what is run."""

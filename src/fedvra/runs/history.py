@@ -225,7 +225,7 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
 def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of summary.json that follow from the records alone."""
     curve = accuracies(metrics)
-    seconds = [m["seconds"] for m in metrics]
+    seconds = [m.get("seconds", 0.0) for m in metrics]
     steps = sum(m.get("local_steps", 0) for m in metrics)
     total = sum(seconds)
     return {
