@@ -7,7 +7,7 @@ import fedvra as fv
 
 x = np.random.default_rng(0).normal(size=(2000, 12)).astype(np.float32)
 y = x[:, :3].argmax(1)  # your two arrays go here
-net = torch.nn.Sequential(torch.nn.Linear(12, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+problem = fv.Supervised(lambda: torch.nn.Sequential(torch.nn.Linear(12, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3)))
 
 
 def worst_class(outputs, targets):
@@ -16,7 +16,7 @@ def worst_class(outputs, targets):
 
 def make(options):
     parts = {"test": (x[:400], y[:400]), "validation": 0.1, "clients": options.clients, "seed": options.seed}
-    return fv.Supervised(net), fv.split((x[400:], y[400:]), options.split, **parts)
+    return problem, fv.split((x[400:], y[400:]), options.split, **parts)
 
 
 usual = {"clients": 20, "cohort": 5, "lr": 0.1, "batch_size": 20, "rounds": 40, "patience": 5, "checkpoint_every": 5}
