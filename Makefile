@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint clean browser
+.PHONY: demo test lint clean browser docs
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,5 +34,10 @@ test: lint browser
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 	$(BIN)/python -m pytest -m slow --durations=6
 
+# The site; warnings are errors. The test of it builds the same.
+docs: $(VENV)/.test
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 clean:
-	rm -rf $(VENV) runs dist build
+	rm -rf $(VENV) runs dist build docs/_build docs/api

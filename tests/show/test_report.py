@@ -107,7 +107,7 @@ def test_labels_and_order_are_those_of_the_comparison(tmp_path: Path) -> None:
 
 
 def test_nothing_to_report_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="there is no folder"):
         gather([tmp_path / "nowhere"])
     with pytest.raises(UsageError, match="there is no run with a finished round"):
         gather([tmp_path])

@@ -240,7 +240,7 @@ class LocalSolver(Solver):
     def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep | Stepping) -> Floats:
         """Move one client's x [1, P] by its Q_i steps ``rule.advance_(x, g, eta, step)``, in place; what is private likewise.
 
-        For plain SGD ``step`` is that of x <- rho*x - eta*g + c; otherwise an optimiser, which advance_ hands the gradient.
+        For plain SGD ``step`` is that of x <- rho*x - eta*g + c; otherwise an optimiser, which ``advance_`` hands the gradient.
         A two-block problem takes its y-steps first, at the x it is given (steps 9-13 of Algorithm 3).
 
         Returns the mean training loss over the steps of each client.

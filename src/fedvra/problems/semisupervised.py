@@ -56,7 +56,7 @@ class SemiSupervised(
         labelled: instead of ``hidden``, which samples of the data set have a label: booleans, one per sample. The targets of
             the others are never trained on; only the report on pseudo-labels looks at them.
         mu, tau, rho: above. A small rho makes pseudo-labels hard, a large one lets them follow the probabilities.
-        lr_y: stepsize on y in units of 1/L_y, L_y = mu*rho/|U_i|: with 1, a single step is the exact minimiser.
+        lr_y: stepsize on y in units of 1/L_y, ``L_y = mu*rho/|U_i|``: with 1, a single step is the exact minimiser.
         steps_y: Q_y.
         constraint: the set X of the model's flat vector, e.g. ``fv.Product.of_parameters(model, {...})``.
         seed: which labels are hidden.

@@ -27,7 +27,7 @@ Probabilities: TypeAlias = float | Sequence[float] | Sequence[Sequence[float]] |
 class Replay(Sampler):
     r"""Round r has exactly the cohort ``cohorts[r]``, in whatever order it is listed and perhaps empty.
 
-    How such cohorts came about is not known here, so p_i^r is what is given; without it p_i^r = |A^r| / N, which would
+    How such cohorts came about is not known here, so p_i^r is what is given; without it ``p_i^r = |A^r| / N``, which would
     hold had they been drawn uniformly: an assumption, hence not ``exact``.
 
     Args:

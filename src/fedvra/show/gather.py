@@ -85,7 +85,7 @@ def gather(places: Iterable[str | Path]) -> list[Experiment]:
     """The runs in and below some folders: run folders, and the files of results that ``fedvra reproduce`` writes."""
     folders = [Path(place) for place in places]
     for folder in folders:
-        require(folder.is_dir(), f"{folder} is no folder: name one with runs in it.")
+        require(folder.is_dir(), f"there is no folder {folder}: name one with runs in it.")
     longest: dict[str, Stored] = {}
     for run in Cache(folders).every():
         key = fingerprint(configure(run.config))

@@ -61,7 +61,7 @@ def tune(
             on the validation data where there are some, so that the test data choose nothing.
         full: play every setting to the last round. Else, where there are more than two, all are played for a third of the
             rounds (a ninth, then a third, from 27 settings on), and the best third of them, at least two, goes on:
-            successive halving (Jamieson and Talwalkar, 2016). These come to bitwise what they would have come to anyway.
+            successive halving (Jamieson and Talwalkar, 2016). The result of each is bitwise that of a full run.
         view: how runs are shown while they go on; not at all by default.
     """
     base, out, seeds = configure(*layers), Path(out), list(seeds)

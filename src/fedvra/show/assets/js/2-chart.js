@@ -312,7 +312,7 @@ function smoothed(values) {
 /** A tick with as many decimals as tell it from the next. */
 function tickText(value, step) {
   if (!step || Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-4)) return significant(value);
-  return value.toFixed(Math.min(6, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))));
+  return value.toFixed((String(Number(step.toPrecision(3))).split(".")[1] ?? "").length); // as many as the step has
 }
 
 /** Whether a measure is positive throughout and goes through more than two powers of ten: then a straight axis hides most of it. */

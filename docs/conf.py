@@ -1,0 +1,31 @@
+"""Sphinx: the pages of this folder as a site, `make docs`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from api_pages import write_pages  # noqa: E402
+
+from fedvra import __version__  # noqa: E402
+
+project, author, release = "fedvra", "The fedvra developers", __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 4
+exclude_patterns = ["_build", "results/*.md"]
+html_theme = "furo"
+html_title = f"fedvra {release}"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+suppress_warnings = [
+    "myst.xref_missing",
+    "ref.python",
+]  # links to files of the repository: tests/test_docs.py checks those
+nitpicky = False
+
+write_pages(HERE / "api")
