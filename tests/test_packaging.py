@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import fedvra
+from tiny_recipe import write_recipe
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -60,5 +61,9 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     said = run(sys.executable, "-m", "fedvra", "demo", "--seeds", "0", cwd=elsewhere, PYTHONPATH=str(site))
     assert "FedVRA" in said
     assert (elsewhere / "runs" / "demo" / "report.html").is_file()
-    command = ["reproduce", "table3", "--quick", "--no-run", "--json"]
-    assert "table3" in run(sys.executable, "-m", "fedvra", *command, cwd=elsewhere, PYTHONPATH=str(site))
+    recipe = write_recipe(elsewhere)
+    command = ["reproduce", recipe, "--quick", "--json", "--out", elsewhere / "results"]
+    assert "Table T" in run(sys.executable, "-m", "fedvra", *command, cwd=elsewhere, PYTHONPATH=str(site))
+    assert (elsewhere / "results" / "tiny-quick.md").is_file()
+    load = "from fedvra.reproduce.recipe import load, names; print([load(name).title for name in names()])"
+    assert "Table 3" in run(sys.executable, "-c", load, cwd=elsewhere, PYTHONPATH=str(site))
