@@ -106,7 +106,7 @@ def build(config: RunConfig) -> Experiment:
         sampler=sampler,
         work=work,
         data=data,
-        metrics=find_task(config.task).metrics,
+        metrics=find_task(config.task).figures(),
         lr=_stepsize(config),
         batch_size=config.batch_size,
         seed=config.seed,

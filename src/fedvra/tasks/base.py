@@ -28,7 +28,7 @@ class Task(Value):
             problem and its data.
         defaults: options of ``fedvra run`` that suit the task; what is not named is as in the paper's MNIST experiment.
         settings: hyper-parameters by algorithm that suit it better than the algorithm's own defaults.
-        metrics: figures of its own, e.g. ``{"f1": f1}``, as for :func:`fedvra.simulate`.
+        metrics: figures of its own, e.g. ``{"f1": f1}``, as for :func:`fedvra.simulate`; or a function that makes them.
 
     A task in a file of yours is run as ``fedvra run path/to/mine.py:NAME``.
 
@@ -47,8 +47,12 @@ class Task(Value):
     """Options of ``fedvra run`` that differ from the paper's MNIST experiment."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Hyper-parameters by algorithm that differ from the algorithm's own defaults."""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = field(default_factory=dict)
     """Figures of its own in the records, by name: as ``metrics`` of ``fv.simulate``."""
+
+    def figures(self) -> Mapping[str, Any]:
+        """The metrics, made where that was left for later."""
+        return self.metrics() if callable(self.metrics) else self.metrics
 
 
 TASKS: Registry[Task] = Registry("task", "fedvra.tasks", group="fedvra.tasks")
@@ -69,10 +73,13 @@ def dealt(dataset: str, config: RunConfig) -> FederatedData:
         clients=config.clients,
         seed=config.seed,
         transform=transform,
-        validation=config.validation,
-        test_share=config.test_share,
-        unseen=config.unseen,
+        **set_aside(config),
     )
+
+
+def set_aside(config: RunConfig) -> dict[str, Any]:
+    """What the options have ``split`` set aside."""
+    return {"validation": config.validation, "test_share": config.test_share, "unseen": config.unseen}
 
 
 def classification(dataset: str) -> Make:

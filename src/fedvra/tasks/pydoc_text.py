@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedvra.tasks.base import TASKS, Task
+from fedvra.tasks.base import TASKS, Task, set_aside
 
 if TYPE_CHECKING:
     from fedvra.data.dataset import Dataset
@@ -61,9 +61,15 @@ def make(config: RunConfig) -> tuple[Problem, Any]:
 
     text, owners = dataset()
     partition = ByColumn(owners) if config.split == NATURAL else parse_partition(config.split)
-    data = split(text, partition, clients=config.clients, seed=config.seed)
+    data = split(text, partition, clients=config.clients, seed=config.seed, **set_aside(config))
     model = partial(MODELS.get(config.model), (WINDOW,), text.classes or 1)
     return Supervised(model, weight_decay=config.weight_decay), data
+
+
+def _perplexity() -> dict[str, Any]:
+    from fedvra.local.metrics import Perplexity
+
+    return {"perplexity": Perplexity()}
 
 
 NATURAL = "topics"
@@ -73,6 +79,7 @@ TASKS.add(
     Task(
         "a character language model on Python's reference texts, each client with topics of its own",
         make,
+        metrics=_perplexity,
         defaults={
             "clients": 20,
             "cohort": 5,

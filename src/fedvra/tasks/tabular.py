@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedvra.tasks.base import TASKS, Task
+from fedvra.tasks.base import TASKS, Task, set_aside
 
 if TYPE_CHECKING:
     from fedvra.data.dataset import Dataset
@@ -44,7 +44,7 @@ def breast_cancer(config: RunConfig) -> tuple[Problem, Any]:
 
     inputs, labels = load_breast_cancer(return_X_y=True)
     dataset, _ = table("breast-cancer", inputs, labels.astype(np.int64))
-    data = split(dataset, config.split, clients=config.clients, seed=config.seed)
+    data = split(dataset, config.split, clients=config.clients, seed=config.seed, **set_aside(config))
     return Supervised(partial(MODELS.get(config.model), (30,), 2), weight_decay=config.weight_decay), data
 
 
@@ -65,9 +65,15 @@ def diabetes(config: RunConfig) -> tuple[Problem, Any]:
     dataset, train = table("diabetes", inputs, scaled)
     age = np.argsort(np.argsort(inputs[train, AGE], kind="stable"), kind="stable")
     groups = age * config.clients // len(train)  # as many age groups as clients
-    data = split(dataset, config.split, clients=config.clients, seed=config.seed, by=groups)
+    data = split(dataset, config.split, clients=config.clients, seed=config.seed, by=groups, **set_aside(config))
     model = partial(MODELS.get(config.model), (10,), 1)
     return Supervised(model, loss=nn.functional.mse_loss, weight_decay=config.weight_decay), data
+
+
+def _rmse() -> dict[str, Any]:
+    from fedvra.local.metrics import RMSE
+
+    return {"rmse": RMSE()}
 
 
 TASKS.add(
@@ -92,6 +98,7 @@ TASKS.add(
     Task(
         "regression: the progress of diabetes, one age group per clinic; comes with scikit-learn",
         diabetes,
+        metrics=_rmse,
         defaults={
             "clients": 10,
             "cohort": 5,
