@@ -110,7 +110,6 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
     if manifest.get("path") not in (None, state.path.name):  # it was left in an earlier round
         federation.take_path(StepPath(manifest["path"], manifest["path_reason"]))
     state.aux = server["aux"].to(device) if "aux" in server else None
-    require_same_probe(manifest.get("probe"), _probed(federation), state.x0.dtype, folder.parent.parent)
     state.memory = Memory.of(server).to(device)
     state.time = float(manifest.get("time", 0.0))
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()
@@ -125,6 +124,7 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
                         f"{store.width}: was the problem changed?"
                     )
                 store.put(shard["clients"].tolist(), list(shard["rows"]))
+    require_same_probe(manifest.get("probe"), _probed(federation), state.x0.dtype, folder.parent.parent)
 
 
 def _probed(federation: Federation) -> dict[str, float] | None:
