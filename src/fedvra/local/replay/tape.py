@@ -201,8 +201,9 @@ class Tape:
         gradients = [self.bind(g) for _, g in others if g is not None]
         calls, frame, now = self._with_memory_freed([sums, gradients]), self.frame, self.now
         nothing: list[Any] = [None] * len(frame)
+        stay = not any(map(_is_slot, tree_leaves([[(a, b) for _, a, b in sums], gradients], is_leaf=_is_slot)))
 
-        def by_columns(rho: Tensor, eta: Tensor, c: Tensor | None) -> None:
+        def by_columns(rho: Any, eta: Any, c: Tensor | None) -> None:
             """A block whose clients differ in their coefficients."""
             if c is None:
                 out.mul_(rho[:, None])
@@ -213,29 +214,25 @@ class Tape:
             for w, g in zip(moved, gradients, strict=True):
                 w.addcmul_(eta.view(-1, *[1] * (w.ndim - 1)), now(g), value=-1.0)
 
-        def by_numbers(rho: float, eta: float, c: Tensor | None) -> None:
+        def by_numbers(rho: Any, eta: Any, c: Tensor | None) -> None:
             if c is not None:
                 torch.add(c, out, alpha=rho, out=out)
                 rho = 1.0
-            for add_product_, a, b in sums:
-                add_product_(now(a), now(b), beta=rho, alpha=-eta)
+            for add_product_, a, b in sums if stay else [(add_, now(a), now(b)) for add_, a, b in sums]:
+                add_product_(a, b, beta=rho, alpha=-eta)
             if scaled and rho == 0.0:
                 foreach_zero_(scaled)
             elif scaled and rho != 1.0:
                 foreach_mul_(scaled, rho)
             if moved:
-                foreach_add_(moved, now(gradients), alpha=-eta)
+                foreach_add_(moved, gradients if stay else now(gradients), alpha=-eta)
 
-        def step(rho: float | Tensor, eta: float | Tensor, c: Tensor | None) -> None:
+        def step(rho: Any, eta: Any, c: Tensor | None) -> None:
             for call in calls:
                 call()
-            if isinstance(eta, Tensor):
-                assert isinstance(rho, Tensor)
-                by_columns(rho, eta, c)
-            else:
-                assert isinstance(rho, float | int)
-                by_numbers(rho, eta, c)
-            frame[:] = nothing  # what moved is free again
+            (by_columns if isinstance(eta, Tensor) else by_numbers)(rho, eta, c)
+            if nothing:
+                frame[:] = nothing  # what moved is free again
 
         return step
 
