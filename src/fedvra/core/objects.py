@@ -22,6 +22,7 @@ import numpy as np
 from fedvra.core.errors import UsageError
 
 V = TypeVar("V", bound="Value")
+_SCALARS = {bool, int, float, str, type(None)}
 Begun = frozenset[tuple[int, int]]
 """Pairs of objects whose comparison has begun: they may refer to themselves."""
 
@@ -67,6 +68,8 @@ class Value:
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         kind = type(self).__name__
         for name, value in {kind: type(self), **self.__getstate__()}.items():
+            if type(value) in _SCALARS:  # most are, and a round's work is pickled many times
+                continue
             for thing in _nameless(value):
                 where = "it" if name == kind else f"its {name}"
                 raise UsageError(
