@@ -1,14 +1,14 @@
-# fedvra on the CPU: docker build -t fedvra . && docker run --rm -v "$PWD/runs:/work/runs" fedvra demo
+# fedvra on the CPU: docker build -t fedvra . && docker run --rm -v "$PWD/runs:/srv/runs" fedvra demo
 FROM python:3.12-slim
 
 COPY . /src
 RUN pip install --no-cache-dir -c /src/constraints.txt /src \
     && rm -rf /src \
     && useradd --create-home --uid 1000 fedvra \
-    && install -d -o fedvra /work
+    && install -d -o fedvra /srv
 
 USER fedvra
-WORKDIR /work
-ENV FEDVRA_DATA=/work/data
+WORKDIR /srv
+ENV FEDVRA_DATA=/srv/data
 ENTRYPOINT ["fedvra"]
 CMD ["--help"]

@@ -57,6 +57,14 @@ def test_no_circle_between_rooms() -> None:
     assert order[0] == "core"
 
 
+def test_every_room_is_named_for_newcomers_and_has_tests() -> None:
+    root = SOURCE.parent.parent
+    contributing = (root / "CONTRIBUTING.md").read_text("utf-8")
+    for room in ROOMS:
+        assert f"`{room}/`" in contributing, room
+        assert list((root / "tests" / room).glob("test_*.py")), room
+
+
 def test_few_modules_lie_loose_at_the_top() -> None:
     assert len(list(SOURCE.glob("*.py"))) <= 8
 
