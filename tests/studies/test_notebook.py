@@ -59,6 +59,7 @@ def test_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[4/4]" in compared[0]["data"]["text/html"]
     for study in (compared, tuned):
         assert "<table>" in study[-1]["data"]["text/html"]
+        assert "<td><b>" in study[-1]["data"]["text/html"]  # the best
     assert [output["data"]["text/plain"] for output in quiet] == ["3"]
 
 

@@ -229,7 +229,8 @@ class Tuning:
         return write_report([self.out / trial.folder for trial in self.trials], path)
 
     def _repr_html_(self) -> str:
-        return study_html(self.title(), self.header(), [self.cells(trial) for trial in self.trials], self.plot())
+        cells = [self.cells(trial) for trial in self.trials]
+        return study_html(self.title(), self.header(), cells, self.plot(), self.winners())
 
     def write(self) -> None:
         """The table into the folder of the search."""
