@@ -22,6 +22,8 @@ from matplotlib.image import imread
 from fedvra.algorithms import REGISTRY
 from fedvra.cli import main
 from fedvra.core.errors import UsageError
+from fedvra.runs.files import RunFolder
+from fedvra.runs.provenance import Provenance, commit_of
 from fedvra.show.content import content
 from fedvra.show.figures import write_figures
 from fedvra.show.gather import gather
@@ -164,6 +166,33 @@ def test_why_a_run_ended_and_what_it_is_drawn_in_are_on_the_page(tmp_path: Path)
     assert diverged["messages"] == [{"seed": 0, "status": "diverged", "text": "x0 is not finite: try a smaller --lr."}]
     assert (diverged["whole"], diverged["wins"], finished["whole"], finished["wins"]) == (False, False, True, True)
     assert finished["look"]["light"] == looks(["fedavg"])[0].light
+
+
+def test_the_page_says_where_its_numbers_come_from(tmp_path: Path) -> None:
+    runs = comparison(tmp_path / "runs")
+    said = content(gather([runs]), runs)["made"]
+    noted = Provenance.read(RunFolder(runs / "fedvra" / "seed-0").provenance_file)
+    assert noted is not None
+    for name, text in {"command": noted.command, "commit": noted.commit, "machine": noted.machine}.items():
+        assert said.get(name) == text
+    for folder in runs.glob("*/*"):  # runs from before that was noted
+        RunFolder(folder).provenance_file.unlink()
+    assert "command" not in content(gather([runs]), runs)["made"]
+
+
+def test_the_commit_is_that_of_the_folder_with_a_word_on_changes(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(["git", "-C", str(tmp_path), *named, *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert commit_of(str(tmp_path)) is None
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "--message", "one")
+    (tmp_path / "new").write_text("a")
+    git("add", "new")
+    commit_of.cache_clear()
+    assert commit_of(str(tmp_path)) == git("rev-parse", "HEAD")[:12] + "-dirty"
 
 
 def test_every_algorithm_has_a_colour_and_a_dash_of_its_own() -> None:

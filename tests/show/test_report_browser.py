@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,68 +17,15 @@ import pytest
 from fedvra.show.gather import gather
 from fedvra.show.page import write_report
 from fedvra.show.tables import as_csv, as_latex
+from reports_opened import NEEDS_CHROMIUM, PHONE, WIDE, Opened
 from runs_on_disk import comparison, store
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
-
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield launched
-        launched.close()
+pytestmark = NEEDS_CHROMIUM
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return comparison(tmp_path_factory.mktemp("browser") / "runs")
-
-
-class Opened:
-    """A page, with whatever went wrong on it and whatever it asked for."""
-
-    def __init__(self, browser: Any, file: Path, viewport: dict[str, int] = WIDE, **options: Any) -> None:
-        self.context = browser.new_context(
-            viewport=viewport, permissions=["clipboard-read", "clipboard-write"], **options
-        )
-        self.context.set_default_timeout(120_000)  # a busy machine is no failure
-        self.page = self.context.new_page()
-        self.troubles: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.troubles.append(message.text))
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
-
-    def picture(self, chart: int = 0) -> str:
-        """What is drawn in a plot, down to the pixel."""
-        return str(self.page.locator(".plot canvas").nth(chart).evaluate("canvas => canvas.toDataURL()"))
-
-    def chip(self, label: str) -> Any:
-        return self.page.locator("#groups button", has_text=label)
-
-    def tool(self, name: str, chart: int = 0) -> Any:
-        return self.page.locator(".card .tools").nth(chart).get_by_role("button", name=name)
-
-    def copied(self, button: str) -> str:
-        self.page.get_by_role("button", name=button).click()
-        self.page.wait_for_function("document.getElementById('copied').textContent !== ''")
-        return str(self.page.evaluate("navigator.clipboard.readText()"))
-
-    def overflow(self) -> int:
-        return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
-
-    def plain(self) -> None:
-        """Nothing went wrong, and nothing but the page itself and what is in it was loaded."""
-        assert self.troubles == []
-        assert [url for url in self.requests if not url.startswith(("file:", "data:"))] == []
-        assert len([url for url in self.requests if url.startswith("file:")]) == 1
 
 
 @pytest.fixture
@@ -282,6 +228,21 @@ def test_one_that_diverged_neither_stretches_an_axis_nor_wins(browser: Any, tmp_
     opened.context.close()
 
 
+def test_a_loss_that_blew_up_leaves_room_for_the_others_until_all_is_asked_for(browser: Any, tmp_path: Path) -> None:
+    store(tmp_path / "runs" / "1", [0.3, 0.2, 0.1], losses=[2.0, 8e3, 3e3])  # finished: nothing was infinite
+    store(tmp_path / "runs" / "2", [0.3, 0.5, 0.6], algorithm="fedavg")
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    top = "fedvraCharts[1].u.scales.y.max"
+    assert opened.page.evaluate(top) < 3
+    card = opened.page.locator("#charts .card").nth(1)
+    assert "beyond the axis: FedVRA" in card.inner_text()
+    opened.tool("Show all", 1).click()
+    assert opened.page.evaluate(top) > 8e3
+    assert "beyond the axis" not in card.inner_text()
+    opened.plain()
+    opened.context.close()
+
+
 def test_bands_say_nothing_that_cannot_be(browser: Any, tmp_path: Path) -> None:
     for seed, accuracies in enumerate(([0.2, 0.999], [0.1, 0.7], [0.3, 1.0])):
         store(tmp_path / "runs" / str(seed), accuracies, seed=seed, losses=[2.0, [0.001, 3.0, 0.001][seed]])
@@ -392,6 +353,14 @@ def test_rounds_are_whole_and_ten_lines_are_named_where_they_end(browser: Any, t
     marks = [mark for mark in opened.page.evaluate("fedvraCharts[0].u.axes[0]._values") if mark]
     assert set(marks) <= {"1", "2", "3"}
     assert opened.page.evaluate("fedvraCharts[0].named()")
+    places = opened.page.evaluate("fedvraCharts[0].ends(() => 95, 0, 100, 12).map(({ at }) => at)")
+    assert places == [100 - 12 * k for k in reversed(range(8))], (
+        "names that end at one place are stacked inside the plot"
+    )
+    svg = ElementTree.fromstring(opened.page.evaluate("fedvraCharts[0].svg()"))
+    names = [text for text in svg.iter("{http://www.w3.org/2000/svg}text") if (text.text or "").startswith("FedVRA")]
+    edge = opened.page.evaluate("fedvraCharts[0].u.over.offsetLeft + fedvraCharts[0].u.over.clientWidth")
+    assert [float(name.attrib["x"]) > edge for name in names] == [True] * 8
     assert opened.page.locator("h1").inner_text() == "FedVRA on digits: 8 settings"
     opened.plain()
     opened.context.close()

@@ -153,7 +153,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert len(found["settings"]) == 4
     again = fedvra("resume", out)
     assert again.exit_code == 0, again.output
-    assert f"Best:  {found['options']}" in again.output
+    assert f"Best:   {found['options']}" in again.output
     assert "rounds to 20%" in again.output
     assert "rounds stay as they are" in fedvra("resume", out, "--rounds", "9").output
 

@@ -52,7 +52,7 @@ def command(
     experiments = gather(folders)
     if watch:
         experiments = follow(folders, out, every)
-    page = write_page(experiments, out)
+    page = write_page(experiments, out, places=folders)
     drawn = write_figures(experiments, figures, kind) if figures else []
     if as_json:
         click.echo(json.dumps({"report": str(page), "figures": list(map(str, drawn))}))
@@ -73,7 +73,7 @@ def follow(folders: tuple[str, ...], out: str, every: int) -> list[Experiment]:
         going = [run for run in going if run.status == "interrupted"]
         if not going:
             return experiments
-        write_page(experiments, out, every)
+        write_page(experiments, out, every, folders)
         said = "; ".join(f"{run.where}: round {run.rounds} of {run.config['rounds']}" for run in going)
         if said != told:
             click.echo(f"{out}: {said}", err=True)

@@ -36,6 +36,7 @@ def command(
     from fedvra.core.errors import require
     from fedvra.runs.files import PLAN
     from fedvra.runs.options import OPTIONS
+    from fedvra.show.searches import FILE as SEARCH
     from fedvra.show.terminal import make_console
     from fedvra.studies import tuning
     from fedvra.studies.comparing import resume_comparison
@@ -48,7 +49,7 @@ def command(
         view = make_view(console, lines=0)
         compare.present(resume_comparison(path, last, processes, view, engine, address), console, as_json)
         return
-    if (path / tuning.PLAN).is_file():
+    if (path / SEARCH).is_file():
         require(rounds is None, f"{path} holds a search, whose rounds stay as they are: leave --rounds out.")
         view = make_view(console, lines=0)
         tune.present(tuning.resume_tuning(path, processes, view, engine, address), console, as_json)

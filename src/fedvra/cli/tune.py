@@ -64,11 +64,12 @@ def command(
 ) -> None:
     """Try every combination of the values given, each with every seed, and say which is best.
 
-    Judged by the mean accuracy of the last tenth of the rounds, or by the rounds to --target. With --validation 0.1 it is data
-    set aside that choose; without, the test data do, and the figures of the best setting are a little too good.
+    Settings are ranked by their mean accuracy over the last tenth of the rounds, or by the rounds to --target. With
+    --validation 0.1 the choice is made on held-out data; without, on the test data, so the figures of the best setting are
+    slightly optimistic.
 
-    Each run has a folder of its own, as of `fedvra run`; beside them table.md and tuning.json. `fedvra resume` continues it
-    after Ctrl-C or a crash.
+    Each run has its own folder, as from `fedvra run`; beside them are table.md, tuning.json and report.html. `fedvra resume`
+    continues the search after Ctrl-C or a crash.
 
     \b
     Examples:
@@ -104,10 +105,12 @@ def present(found: Tuning, console: Console, as_json: bool) -> None:
         click.echo(json.dumps(finite(found.to_dict()), indent=2))
     else:
         console.print(found)
-    say(console, f"Table: {found.table_file}")
+    say(console, f"Table:  {found.table_file}")
+    if found.report_file.is_file():
+        say(console, f"Report: {found.report_file}")
     if found.best.diverged == len(found.best.runs):
         say(console, "Every setting diverged: try smaller values, or a smaller --lr.")
         raise click.exceptions.Exit(1)
-    say(console, f"Best:  {found.options(found.best)}")
+    say(console, f"Best:   {found.options(found.best)}")
     for edge in found.at_the_edge():
-        say(console, f"       {edge}: one beyond it might be better still.")
+        say(console, f"        {edge}.")

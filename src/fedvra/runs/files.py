@@ -4,7 +4,7 @@
     metrics.jsonl   one object per round, written as the round ends
     checkpoint/     the state after some round, from which ``fedvra resume`` goes on; the last two are kept
     summary.json    final and best accuracy, rounds to each target, times; how the run ended
-    fingerprint.json  by what model and data are known again
+    fingerprint.json  by what model and data are known again; beside it provenance.json: command, commit, date, machine
     partition.png   who holds what
 
 Reports are made from these files alone, so any finished run can be looked at again. A file ``.lock`` keeps two processes from
@@ -34,6 +34,7 @@ from fedvra.runs.config import configure, read_config
 from fedvra.runs.history import rounds_to, summarise, time_to
 from fedvra.runs.memory import peak_rss_mb
 from fedvra.runs.options import RunConfig
+from fedvra.runs.provenance import Provenance
 from fedvra.state.folders import locked, require_unused
 
 Record: TypeAlias = dict[str, Any]
@@ -136,6 +137,7 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.summary_file = self.path / "summary.json"
         self.fingerprint_file = self.path / "fingerprint.json"
+        self.provenance_file = self.path / "provenance.json"
         self.partition_file = self.path / "partition.png"
         self.checkpoints = self.path / "checkpoint"
 
@@ -151,6 +153,7 @@ class RunFolder:
         with self._writing():
             if experiment is not None:
                 write_json(self.fingerprint_file, fingerprint.facts(experiment))
+            Provenance.here().write(self.provenance_file)
             replace_durably(self.metrics_file, b"")
         self.write_config(config)  # last: where it is, there is a run
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ from fedvra.show.clients import picture
 from fedvra.show.comparison import header, same_metrics
 from fedvra.show.curves import mean_curve
 from fedvra.show.gather import Experiment, Group, shown
+from fedvra.show.made import made
 from fedvra.show.spreads import Reached, Spread
-from fedvra.show.style import DASHES, looks
+from fedvra.show.style import DASHES, looks, ramp
 from fedvra.show.tables import as_csv, as_latex
 
 FIRST = ("test_accuracy", "test_loss", "train_loss")
@@ -48,15 +47,21 @@ BOOKKEEPING = ("seconds", "simulated_", "bytes_", "local_steps")
 """Numbers of a record that are no measure of the model: they have places of their own."""
 NAMED = 4
 """Algorithms a heading can name."""
+RAMP = 16
+"""Colours from the worst to the best of a search."""
 DIGITS = 5
 """Significant digits of what is drawn: more than a screen shows, and half the size of the page."""
 
 
-def content(experiments: Sequence[Experiment], beside: Path) -> dict[str, Any]:
+def content(
+    experiments: Sequence[Experiment], beside: Path, searches: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """Everything a page shows; folders are named as seen from the one it is written to."""
     return {
         "version": __version__,
-        "made": _made(experiments),
+        "made": made(experiments),
+        "searches": searches,
+        "ramp": {"light": ramp(RAMP), "dark": ramp(RAMP, dark=True)},
         "dashes": DASHES,
         "experiments": [_experiment(experiment, beside) for experiment in experiments],
     }
@@ -113,26 +118,6 @@ def _going(group: Group) -> dict[str, Any] | None:
     if not going:
         return None
     return {"label": group.label, "round": max(run.rounds for run in going), "of": group.config.rounds}
-
-
-def _made(experiments: Sequence[Experiment]) -> dict[str, str]:
-    """With what, when and from which runs; no clock is read, so that the same runs give the same page."""
-    runs = [run for experiment in experiments for group in experiment.groups for run in group.runs]
-    files = [file for run in runs for file in (RunFolder(run.where).metrics_file, run.where) if file.is_file()]
-    latest = max((file.stat().st_mtime for file in files), default=None)
-    when = "" if latest is None else datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    commands = list(dict.fromkeys(f"fedvra run --config {_yaml(run.where)}" for run in runs if run.where.is_dir()))
-    return {
-        "version": f"fedvra {__version__}, Python {platform.python_version()}",
-        "runs": str(len(runs)),
-        **({"last round written": when} if when else {}),
-        "machine of this page": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        **({"to run the first again": commands[0]} if commands else {}),
-    }
-
-
-def _yaml(folder: Path) -> str:
-    return str(folder.name + "/config.yaml")
 
 
 def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """How algorithms look, the same everywhere: on the page, in figures, in the documentation.
 
 Every algorithm has a colour and a dash of its own, whatever it is shown beside. Several settings of one algorithm share its
-colour, from dark to light in their order, and differ in their dashes. Colours stand out from both backgrounds by 3:1 at least.
+colour, from dark to light in their order, and differ in their dashes; where there is nothing else to show, they are
+coloured in sequence. Colours stand out from both backgrounds by 3:1 at least.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ ALGORITHMS: dict[str, tuple[str, Dash]] = {
 }
 OTHERS = ("#3d55d6", "#8a5a2b", "#00838f", "#a03ac0", "#4d7c0f", "#b0305c")
 """For algorithms of other packages."""
+FEW = 6
+"""Sequential colours that can be told apart without dashes."""
 FIRST = "fedvra"
 """Drawn last, so that nothing covers it."""
+VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725")
+"""Even steps of matplotlib's viridis: it keeps its order in grey and for colour-blind eyes."""
 DARK_PAPER, LIGHT_PAPER = "#1b1f25", "#ffffff"
 LEAST_CONTRAST = 3.0
 
@@ -56,6 +61,13 @@ def looks(algorithms: Sequence[str]) -> list[Look]:
     >>> [look.light for look in looks(["fedavg", "fedvra"])]
     ['#6b6f76', '#0062b1']
     """
+    if (
+        len(algorithms) > 2 and len(set(algorithms)) == 1
+    ):  # nothing but settings of one: the colour can tell their order
+        pairs = zip(ramp(len(algorithms)), ramp(len(algorithms), dark=True), strict=True)
+        return [
+            Look(light, dark, DASHES[k % 3 if len(algorithms) > FEW else 0]) for k, (light, dark) in enumerate(pairs)
+        ]
     strangers = sorted({name for name in algorithms if name not in ALGORITHMS})
     made = []
     for k, name in enumerate(algorithms):
@@ -73,6 +85,16 @@ def looks(algorithms: Sequence[str]) -> list[Look]:
 def order(algorithms: Sequence[str]) -> list[int]:
     """In which order lines are drawn: as they come, but FedVRA last."""
     return sorted(range(len(algorithms)), key=lambda k: algorithms[k] == FIRST)
+
+
+def ramp(number: int, dark: bool = False) -> list[str]:
+    """Sequential colours, from the least to the greatest: for values that have an order, such as a = 1, 5, 10, 20.
+
+    >>> ramp(3)
+    ['#1e9d89', '#355f8d', '#440154']
+    """
+    low, high = (0.42, 1.0) if dark else (0.55, 0.0)
+    return [_hex(_along(low + (high - low) * (k / (number - 1) if number > 1 else 1.0))) for k in range(number)]
 
 
 def contrast(one: str, other: str) -> float:
@@ -103,6 +125,13 @@ def _faintest(colour: Colour, paper: str) -> Colour:
 def _mixed(one: Colour, other: Colour, share: float) -> Colour:
     a, b, c = ((1 - share) * x + share * y for x, y in zip(one, other, strict=True))
     return a, b, c
+
+
+def _along(place: float) -> Colour:
+    """Viridis at a place from 0 to 1."""
+    steps = place * (len(VIRIDIS) - 1)
+    k = min(int(steps), len(VIRIDIS) - 2)
+    return _mixed(_rgb(VIRIDIS[k]), _rgb(VIRIDIS[k + 1]), steps - k)
 
 
 def _luminance(colour: Colour) -> float:

@@ -14,12 +14,14 @@ from fedvra.core.goals import ACCURACY, VALIDATION, Goal, Target, smaller_is_bet
 from fedvra.runs import option_text
 from fedvra.runs.algorithm_text import label_of, make_algorithm, settings_of
 from fedvra.runs.described import described
+from fedvra.runs.files import write_json
 from fedvra.runs.history import series
 from fedvra.runs.inline import study_html
 from fedvra.runs.options import OPTIONS, RunConfig
 from fedvra.show.comparison import Run
 from fedvra.show.curves import mean_curve
 from fedvra.show.plots import curves_figure
+from fedvra.show.searches import FILE
 from fedvra.show.spreads import Reached, Spread, best
 from fedvra.show.terminal import Column, bold, markdown, table
 
@@ -119,6 +121,10 @@ class Tuning:
     def table_file(self) -> Path:
         return self.out / "table.md"
 
+    @property
+    def report_file(self) -> Path:
+        return self.out / "report.html"
+
     def options(self, trial: Trial) -> str:
         """A setting as options of the command line; of a search over objects as arguments."""
         if self.config.python:
@@ -127,7 +133,7 @@ class Tuning:
         return " ".join(f"--set {k}={v}" if k in fields else _typed(k, v) for k, v in trial.given.items())
 
     def at_the_edge(self) -> list[str]:
-        """What of the best setting is the least or the greatest number tried, so that one farther might be better."""
+        """What of the best setting is the least or the largest number tried, so that one farther might be better."""
         found = []
         for name, tried in self.over.items():
             try:
@@ -136,9 +142,9 @@ class Tuning:
             except (TypeError, ValueError):  # a policy, a range, a table: nothing lies beyond it
                 continue
             if len(numbers) > 1 and best in (numbers[0], numbers[-1]):
-                found.append(
-                    f"{name}={self.best.given[name]} is the {'least' if best == numbers[0] else 'greatest'} tried"
-                )
+                least = best == numbers[0]
+                tip = "smallest value tried: try smaller ones" if least else "largest value tried: try larger ones"
+                found.append(f"{name}={self.best.given[name]} is the {tip}")
         return found
 
     def title(self) -> str:
@@ -223,18 +229,21 @@ class Tuning:
         return curves_figure([curve for curve in curves if curve is not None], self.title(), "the best first")
 
     def report(self, path: str | Path = "report.html") -> Path:
-        """One self-contained page about all its runs."""
+        """One self-contained page: a heat map or parallel axes of the settings, and all their runs."""
         from fedvra.show.page import write_report
 
-        return write_report([self.out / trial.folder for trial in self.trials], path)
+        return write_report([self.out], path)
 
     def _repr_html_(self) -> str:
         cells = [self.cells(trial) for trial in self.trials]
         return study_html(self.title(), self.header(), cells, self.plot(), self.winners())
 
-    def write(self) -> None:
-        """The table into the folder of the search."""
+    def write(self, plan: Mapping[str, Any], report: bool = True) -> None:
+        """Table, result and, unless nothing was run, the report into the folder of the search."""
         replace_durably(self.table_file, self.markdown().encode())
+        write_json(self.out / FILE, {"plan": dict(plan), "result": self.to_dict()})
+        if report and any(trial.rounds or trial.diverged for trial in self.trials):
+            self.report(self.report_file)
 
     def _plain(self, trial: Trial) -> dict[str, Any]:
         """A setting as JSON can hold it."""
@@ -248,6 +257,7 @@ class Tuning:
             "folder": str(self.out),
             "best": self._plain(self.best),
             "judged_by": self.best.judged_by(self.metric),
+            "target": None if self.target is None else str(Goal.read(self.target)),
             "options": self.options(self.best),
             "at_the_edge": self.at_the_edge(),
             "settings": [

@@ -20,6 +20,7 @@ from fedvra.runs.described import described
 from fedvra.runs.files import PLAN, RunFolder, write_json
 from fedvra.show.comparison import Comparison
 from fedvra.show.page import write_report
+from fedvra.show.searches import FILE as SEARCH
 from fedvra.show.tuning import Trial, Tuning
 from fedvra.studies import tuning
 from fedvra.studies.halving import climb, rungs
@@ -186,21 +187,20 @@ def tune(
             i: Trial(candidates[i].given, candidates[i].folder, made) for i, made in zip(numbers, runs, strict=True)
         }
 
-    with ours(place, tuning.PLAN):
+    with ours(place, SEARCH):
         plan = {
             MARK: True,
             "over": {name: [shown(name, value) for value in values] for name, values in lists.items()},
             "seeds": seeds,
         }
-        write_json(place / tuning.PLAN, {"plan": plan, "result": None})
+        write_json(place / SEARCH, {"plan": plan, "result": None})
         ladder = [rounds] if full else rungs(rounds, len(candidates))
         trials = climb(len(candidates), ladder, lambda trial: trial.rank(target, metric), play)
         config = dataclasses.replace(
             RunFolder(place / candidates[0].folder / f"seed-{seeds[0]}").config(), rounds=rounds
         )
         found = Tuning(config, lists, trials, target, place, metric)
-        found.write()
-        write_json(place / tuning.PLAN, {"plan": plan, "result": found.to_dict()})
+        found.write(plan, report=out is not None)
     return lasting(found, owner)
 
 

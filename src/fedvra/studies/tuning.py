@@ -27,14 +27,13 @@ from fedvra.runs.config import configure
 from fedvra.runs.files import write_json
 from fedvra.runs.options import OPTIONS
 from fedvra.runs.variants import Variant
+from fedvra.show.searches import FILE
 from fedvra.show.tuning import Trial, Tuning
 from fedvra.state.folders import locked, make_folder, require_unused
 from fedvra.studies.comparing import Planned, play
 from fedvra.studies.execution import check
 from fedvra.studies.halving import climb, kept, require_judged, rungs
 
-PLAN = "tuning.json"
-"""What is tried, written before the first run, and what came of it."""
 LONG = 100
 """Too long for the name of a folder."""
 NOT_TUNED = ("task", "algorithm", "set", "rounds", "seed", "workers", "targets")
@@ -104,7 +103,7 @@ def resume_tuning(
     address: str | None = None,
 ) -> Tuning:
     """Go on with a search that was interrupted; it comes to the same result."""
-    plan = json.loads((Path(out) / PLAN).read_text(encoding="utf-8"))["plan"]
+    plan = json.loads((Path(out) / FILE).read_text(encoding="utf-8"))["plan"]
     require("options" in plan, f"the search in {out} was made of Python objects: make the same call of fv.tune again.")
     given = {"workers": workers, "engine": engine, "address": address}
     plan["options"].update({name: value for name, value in given.items() if value is not None})
@@ -154,7 +153,7 @@ def settings_to_try(plan: Mapping[str, Any]) -> list[Candidate]:
 
 def _carry_out(plan: dict[str, Any], out: Path, view: View | None) -> Tuning:
     """Rung by rung; what is there already is not played again."""
-    write_json(out / PLAN, {"plan": plan, "result": None})
+    write_json(out / FILE, {"plan": plan, "result": None})
     base, settings, target = configure(plan["options"]), settings_to_try(plan), plan["target"]
     metric = plan.get("metric")
     ladder = [base.rounds] if plan["full"] else rungs(base.rounds, len(settings))
@@ -174,6 +173,5 @@ def _carry_out(plan: dict[str, Any], out: Path, view: View | None) -> Tuning:
 
     trials = climb(len(settings), ladder, lambda trial: trial.rank(target, metric), play_until)
     tuning = Tuning(base, plan["over"], trials, target, out, metric)
-    tuning.write()
-    write_json(out / PLAN, {"plan": plan, "result": tuning.to_dict()})
+    tuning.write(plan)
     return tuning

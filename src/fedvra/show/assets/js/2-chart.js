@@ -62,7 +62,7 @@ class Chart {
         points: { show: x.length === 1, size: 8, fill: group.colour } });
       const edge = { auto, stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
       series.push({ ...edge }, { ...edge });
-      if (view.band !== "none" && (few || pointed)) bands.push({ series: [first + 1, first + 2], fill: `${group.colour}30` }); // many are mud
+      if (view.band !== "none" && auto && (few || pointed)) bands.push({ series: [first + 1, first + 2], fill: `${group.colour}30` }); // many are mud
       if (view.seeds) line.runs.forEach(() => series.push({ auto, stroke: `${group.colour}70`, width: 1, spanGaps: true, points: { show: false } }));
     });
     this.u = new uPlot(this.options(series, bands), data, this.plot);
@@ -80,7 +80,7 @@ class Chart {
       height: this.height,
       series, bands,
       legend: { show: false },
-      padding: [null, this.named() ? 120 : null, null, null],
+      padding: [null, this.named() ? NAMES : null, null, null],
       scales: { x: { time: false, distr: view.logX ? 3 : 1 }, y: { distr: this.log ? 3 : 1, ...this.ranged() } },
       axes: [
         { ...axis, label: AXES[view.axis].label, labelFont: axis.font, labelSize: 18, size: 30, gap: 3, labelGap: 0, space: view.axis === "round" ? 45 : 75,
@@ -114,17 +114,30 @@ class Chart {
         if (min === null) return this.unit ? [0, 100] : [0, 1];
         const cut = this.unit && !this.whole && min <= least && max >= most && later - least > (most - least) / 3;
         const low = cut ? Math.max(min, later - 0.6 * (max - later)) : min;
-        this.note.textContent = cut ? `from ${tickText(low, 0.1)}% up; reset shows the first rounds too` : "";
+        const beyond = this.beyond();
+        this.note.textContent = cut ? `from ${tickText(low, 0.1)}% up; reset shows the first rounds too`
+          : beyond.length ? `beyond the axis: ${beyond.join(", ")}; reset shows all` : "";
         const margin = Math.max(0.05 * (max - low), this.unit ? 0.05 : Math.abs(max) * 1e-3, 1e-12);
         return [signed ? low - margin : Math.max(0, low - margin), this.unit ? Math.min(100, max + margin) : max + margin];
       },
     };
   }
 
-  /** The lines that axes are made for: those that did not diverge, where there are any. */
+  /**
+   * The lines that axes are made for: those that did not diverge, where there are any. A loss that towers above all others
+   * (a run that blew up and was not stopped) would flatten them, so it may leave the plot too; a note says so.
+   */
   scaling() {
-    const whole = this.drawn.filter(({ group }) => group.whole);
-    return whole.length ? whole : this.drawn;
+    const finished = this.drawn.filter(({ group }) => group.whole), lines = finished.length ? finished : this.drawn;
+    if (!this.measure.name.endsWith("loss") || this.log || this.whole) return lines;
+    const height = (line) => Math.max(...line.y), lowest = Math.min(...lines.map(height));
+    return lines.filter((line) => height(line) <= TOWERING * lowest);
+  }
+
+  /** The labels of lines that go beyond the top of the axis. */
+  beyond() {
+    const shown = this.scaling(), top = Math.max(...shown.flatMap((line) => line.high));
+    return this.drawn.filter((line) => !shown.includes(line) && Math.max(...line.y) > top).map((line) => line.group.label);
   }
 
   /** In words, for those who do not see the plot. */
@@ -192,8 +205,8 @@ class Chart {
 
   reset() {
     this.whole = !this.whole && !this.zoomed;
-    const all = this.u.data[0];
-    this.u.setScale("x", { min: all[0], max: all[all.length - 1] });
+    this.zoomed = false;
+    this.draw();
   }
 
   noteZoom(u) {
@@ -229,17 +242,26 @@ class Chart {
   drawNames(u) {
     if (!this.named()) return;
     const { ctx } = u, scale = devicePixelRatio, gap = 14 * scale;
-    const ends = this.drawn.map((line) => ({ line, at: u.valToPos(line.y[line.y.length - 1], "y", true) }))
-      .filter(({ at }) => at >= u.bbox.top - 1 && at <= u.bbox.top + u.bbox.height + 1).sort((a, b) => a.at - b.at);
-    ends.forEach((end, k) => { if (k && end.at < ends[k - 1].at + gap) end.at = ends[k - 1].at + gap; });
+    const ends = this.ends((value) => u.valToPos(value, "y", true), u.bbox.top, u.bbox.top + u.bbox.height, gap);
     ctx.save();
     ctx.font = `${12 * scale}px system-ui, sans-serif`;
     ctx.textBaseline = "middle";
+    ctx.textAlign = "left"; // the axes leave another
     for (const { line, at } of ends) {
       ctx.fillStyle = line.group.colour;
-      ctx.fillText(shortened(line.group.label, 18), u.bbox.left + u.bbox.width + 6 * scale, at);
+      ctx.fillText(fitted(line.group.label, (text) => ctx.measureText(text).width, (NAMES - 10) * scale), u.bbox.left + u.bbox.width + 6 * scale, at);
     }
     ctx.restore();
+  }
+
+  /** Where each line's name stands: at its end, but clear of the others and within the plot. */
+  ends(place, top, bottom, gap) {
+    const found = this.drawn.map((line) => ({ line, at: place(line.y[line.y.length - 1]) }))
+      .filter(({ at }) => at >= top - 1 && at <= bottom + 1).sort((a, b) => a.at - b.at);
+    found.forEach((end, k) => { if (k) end.at = Math.max(end.at, found[k - 1].at + gap); });
+    const last = found.length - 1;
+    for (let k = last; k >= 0; k--) found[k].at = Math.min(found[k].at, k === last ? bottom : found[k + 1].at - gap);
+    return found;
   }
 
   // -- to keep ------------------------------------------------------------------------------------------------------------
@@ -281,7 +303,9 @@ class Chart {
       const dash = line.group.dash.map((each) => 2.2 * each).join(" ");
       return `${band}<polyline points="${path(shown(line, line.y))}" fill="none" stroke="${line.group.colour}" stroke-width="2.2" stroke-dasharray="${dash}"><title>${safe(line.group.label)}</title></polyline>`;
     });
-    const legend = this.drawn.map((line, k) => `<text x="${left + w - 8}" y="${top + h - 10 - 16 * (this.drawn.length - 1 - k)}" text-anchor="end" fill="${line.group.colour}">${safe(line.group.label)}</text>`);
+    const name = (line, x, y, anchor) => `<text x="${x}" y="${y}" text-anchor="${anchor}" dominant-baseline="middle" fill="${line.group.colour}">${safe(line.group.label)}</text>`;
+    const legend = this.named() ? this.ends((v) => top + u.valToPos(v, "y"), top, top + h, 14).map(({ line, at }) => name(line, left + w + 6, at, "start"))
+      : this.drawn.map((line, k) => name(line, left + w - 8, isAccuracy(this.measure.name) ? top + h - 14 - 16 * (this.drawn.length - 1 - k) : top + 10 + 16 * k, "end"));
     return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" font-family="sans-serif" font-size="12" fill="${css("--ink")}">`
       + `<rect width="${width}" height="${height}" fill="${css("--card")}"/><clipPath id="c"><rect x="${left}" y="${top}" width="${w}" height="${h}"/></clipPath>`
       + marks(u.axes[0], ([v, text]) => `<text x="${X(v)}" y="${top + h + 16}" text-anchor="middle">${safe(text)}</text>`)
@@ -296,9 +320,18 @@ class Chart {
 }
 
 const FEW = 6; // lines that a plot can tell apart with their bands
+const TOWERING = 10; // times as high as the lowest line gets: too high to share an axis with it
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1e4, 1e5, 1e6];
 
-const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const NAMES = 120; // pixels beside a plot for the names of its lines
+
+/** As much of a text as there is room for. */
+function fitted(text, width, room) {
+  let most = text.length;
+  const cut = () => (most < text.length ? `${text.slice(0, most)}…` : text);
+  while (most > 1 && width(cut()) > room) most -= 1;
+  return cut();
+}
 
 /** Means over the last few points. */
 function smoothed(values) {

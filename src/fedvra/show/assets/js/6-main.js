@@ -4,13 +4,15 @@ let charts = [];
 function render() {
   const experiments = shownExperiments(), [first] = experiments;
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
-  $("title").textContent = experiments.length === 1 ? first.heading : "All experiments";
+  $("title").textContent = experiments.length === 1 ? first.heading
+    : content.searches.length === 1 ? `${content.searches[0].title}: ${content.searches[0].settings.length} settings` : "All experiments";
   const going = allGroups().filter((group) => group.going).map((group) => group.going);
   $("going").hidden = !going.length;
   $("going").textContent = going.length ? `still running: ${going.map(({ label, round, of }) => `${label}, round ${round} of ${of}`).join("; ")}` : "";
   const seeds = new Set(allGroups().map((group) => group.seeds.length));
   const each = seeds.size === 1 && !seeds.has(1) ? `, ${[...seeds][0]} seeds` : "";
   $("about").textContent = experiments.length === 1 ? first.about + each : `${experiments.length} experiments, ${allGroups().length} groups of runs`;
+  drawSearches();
   drawChips();
   drawAxisChoice();
   drawTargets();
@@ -95,8 +97,10 @@ function drawCharts() {
 function start() {
   const experiments = content.experiments;
   const lonely = experiments.every((experiment) => experiment.groups.length === 1);
-  if (experiments.length > 1 && lonely) view.experiment = -1; // nothing to compare within any of them
+  const searched = content.searches.length > 0; // over options too: every setting belongs together
+  if (experiments.length > 1 && (lonely || searched)) view.experiment = -1; // nothing to compare within any of them
   readAddress();
+  hideTheRest();
   view.targetChosen = view.target !== null;
   const options = experiments.map((experiment, k) => element("option", { value: k, text: experiment.title, selected: k === view.experiment }));
   if (experiments.length > 1) options.push(element("option", { value: -1, text: "all together", selected: view.experiment < 0 }));
