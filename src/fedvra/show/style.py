@@ -91,7 +91,7 @@ def ramp(number: int, dark: bool = False) -> list[str]:
     """Sequential colours, from the least to the greatest: for values that have an order, such as a = 1, 5, 10, 20.
 
     >>> ramp(3)
-    ['#1e9d89', '#355f8d', '#440154']
+    ['#209c88', '#37598c', '#440154']
     """
     low, high = (0.42, 1.0) if dark else (0.55, 0.0)
     return [_hex(_along(low + (high - low) * (k / (number - 1) if number > 1 else 1.0))) for k in range(number)]
