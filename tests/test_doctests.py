@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,14 @@ import pytest
 import fedvra
 
 SOURCE = Path(fedvra.__file__).parent
+
+
+@pytest.mark.parametrize("name", fedvra.__all__)
+def test_every_public_name_has_an_example(name: str) -> None:
+    """Of its own: that of a base class shows another thing."""
+    thing = getattr(fedvra, name)
+    said = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert doctest.DocTestParser().get_examples(said or ""), f"fv.{name} has no example in its docstring"
 
 
 def modules_with_examples() -> list[str]:

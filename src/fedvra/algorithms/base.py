@@ -33,6 +33,10 @@ class Algorithm(Value, ABC):
 
     Adding one: copy ``fedavg.py`` into this folder (or register the class through the entry-point group
     ``fedvra.algorithms``); the command line, the docs' table and the test grid find it by its ``name``.
+
+    >>> import fedvra as fv
+    >>> fv.FedDyn(alpha=0.1).name, isinstance(fv.FedDyn(), fv.Algorithm)
+    ('feddyn', True)
     """
 
     name: ClassVar[str]
@@ -60,7 +64,12 @@ A = TypeVar("A", bound=Algorithm)
 
 
 def register(cls: type[A]) -> type[A]:
-    """Class decorator: make an algorithm known by its ``name``."""
+    """Class decorator: register an algorithm under its ``name``, for the command line and config files.
+
+    >>> import fedvra as fv
+    >>> fv.register(fv.FedAvg) is fv.FedAvg  # as a decorator: @fv.register above the class
+    True
+    """
     REGISTRY.add(cls.name, cls)
     return cls
 

@@ -43,6 +43,16 @@ class ClientResults(Callback):
         clients: look at so many of the clients that train at most, the same ones every time; None: at all.
         tune: also test each client after so many local steps on its own training data (personalisation), as ``tuned_accuracy``
             and so on; 0: not. Steps begin at x0, without dual or pull, and leave no trace.
+
+    >>> import numpy as np, torch, fedvra as fv
+    >>> pair = np.zeros((40, 3), dtype=np.float32), np.arange(40) % 2
+    >>> history = fv.simulate(
+    ...     fv.FedAvg(), problem=fv.Supervised(lambda: torch.nn.Linear(3, 2)),
+    ...     data=fv.split(pair, fv.IID(), clients=4, test_share=0.2), sampler=fv.Full(), work=fv.Steps(1), rounds=2,
+    ...     callbacks=[fv.ClientResults(every=2)], workers=1,
+    ... )
+    >>> sorted(history.metrics[1]["clients"]["accuracy"])[:3]
+    ['by_samples', 'large', 'mean']
     """
 
     every: int = 10
@@ -97,7 +107,17 @@ class ClientResults(Callback):
 
 @dataclass(frozen=True)
 class TrainLosses(Callback):
-    """Every record gets ``train_losses``: the mean training loss of each member of the cohort, in the order of ``cohort``."""
+    """Every record gets ``train_losses``: the mean training loss of each cohort member, in the order of ``cohort``.
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+
+    >>> history = fv.simulate(
+    ...     fv.FedAvg(), problem=costs, sampler=fv.Uniform(2), work=fv.Steps(1), rounds=1, callbacks=[fv.TrainLosses()]
+    ... )
+    >>> len(history.metrics[0]["train_losses"]) == len(history.metrics[0]["cohort"])
+    True
+    """
 
     def on_round(self, run: Run, record: Record) -> None:
         losses = run.federation.work.losses if record["cohort"] else np.empty(0)

@@ -62,6 +62,15 @@ class Diagnostics(Observer):
         every: K.
         clients: look at so many clients at most; sums over all are then estimated from a sample drawn once, of which
             ``grad_norm2`` is biased upwards by the variance over the number of clients.
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+
+    >>> history = fv.simulate(
+    ...     fv.FedVRA(), problem=costs, sampler=fv.Uniform(2), work=fv.Steps(2), rounds=4, callbacks=[fv.Diagnostics(every=4)]
+    ... )
+    >>> ["diagnostics" in record for record in history.metrics]
+    [False, False, False, True]
     """
 
     _forgets: ClassVar[tuple[str, ...]] = ("_oracle", "_seen")

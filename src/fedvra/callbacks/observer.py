@@ -13,7 +13,24 @@ if TYPE_CHECKING:
 
 
 class Observer(Callback):
-    """Given the federation before and after each round: ``federation.state``, ``.clients``, ``.omega``, ``.solver``."""
+    """A callback that sees the federation before and after each round.
+
+    Write a subclass with two methods and pass an object of it as ``callbacks=[...]``. It sees everything in the simulator and
+    must not change it. ``federation.state`` holds x0 and lam, ``.clients`` the clients' duals, ``.omega`` the weights.
+
+    >>> import torch, fedvra as fv
+    >>> class Distance(fv.Observer):
+    ...     def before(self, federation):
+    ...         return federation.state.x0.clone()
+    ...     def after(self, federation, seen):
+    ...         return {"moved": float((federation.state.x0 - seen).norm())}
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+    >>> history = fv.simulate(
+    ...     fv.FedAvg(), problem=costs, sampler=fv.Full(), work=fv.Steps(1), lr=0.5, rounds=2, callbacks=[Distance()]
+    ... )
+    >>> [round(record["moved"], 3) for record in history.metrics]
+    [0.707, 0.354]
+    """
 
     _forgets: ClassVar[tuple[str, ...]] = ("_seen",)
     _seen: Any = None

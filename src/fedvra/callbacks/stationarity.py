@@ -33,6 +33,13 @@ class StationarityGap(Observer):
         every: K.
         beta: the paper's is 1/sum_i omega_i*gamma_i, which some algorithms do not have. Any beta > 0 gives a gap with the same
             zeros (without a constraint on x even the same gap); with one value for all, algorithms can be compared.
+
+    >>> import numpy as np, fedvra as fv
+    >>> data = fv.split((np.eye(40, 3, dtype=np.float32), np.arange(40) % 2), fv.IID(), clients=4)
+    >>> given = {"problem": fv.Clustering(data, clusters=2), "sampler": fv.Full(), "work": fv.Steps(5), "lr": 0.1}
+    >>> history = fv.simulate(fv.FedVRAU(), **given, rounds=3, callbacks=[fv.StationarityGap()])
+    >>> [record["stationarity_gap"] >= 0 for record in history.metrics]
+    [True, True, True]
     """
 
     every: int = 1

@@ -49,7 +49,12 @@ def effective_steps(totals: Totals) -> float:
 
 @dataclass(frozen=True)
 class Coefficients(Value):
-    """What an algorithm says of a round: its row of the table, arrays over the cohort [M]."""
+    """What an algorithm says of a round: its row of the table, arrays over the cohort [M].
+
+    >>> import numpy as np
+    >>> Coefficients(gamma=np.zeros(2), alpha=np.zeros(2), w=np.ones(2)).kappa  # FedAvg's row, for a cohort of two
+    0.0
+    """
 
     gamma: Floats
     """Strength of the proximal pull towards x0."""

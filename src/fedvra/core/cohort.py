@@ -18,9 +18,13 @@ Ints: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cohort(Value):
-    """The sampled set A^r of the paper with one entry per client in every array (shape suffix M = len(cohort)).
+    """The clients of one round, the paper's A^r, with one entry per client in every array (shape suffix M = len(cohort)).
 
     This is what a, d, gamma and eta may depend on when they are given as functions.
+
+    >>> import fedvra as fv
+    >>> fv.FedVRA(gamma=0.1, a=lambda cohort: 5 / cohort.eta, d=lambda cohort: 1 / cohort.p).gamma
+    0.1
     """
 
     round: int

@@ -8,19 +8,41 @@ from typing import Any
 
 
 class FedvraError(Exception):
-    """Something failed while running; the command line exits with code 1."""
+    """Base class of all errors of this library; the command line exits with code 1.
+
+    >>> import fedvra as fv
+    >>> issubclass(fv.UsageError, fv.FedvraError) and issubclass(fv.DivergedError, fv.FedvraError)
+    True
+    """
 
     exit_code = 1
 
 
 class UsageError(FedvraError, ValueError):
-    """What was asked for cannot be: a bad value, an unknown name, a folder in use. Exit code 2."""
+    """The request cannot be met: a bad value, an unknown name, a folder in use. Exit code 2.
+
+    >>> import fedvra as fv
+    >>> fv.FedDyn(alpha=0)
+    Traceback (most recent call last):
+        ...
+    fedvra.core.errors.UsageError: alpha must be > 0, got 0.
+    """
 
     exit_code = 2
 
 
 class DivergedError(FedvraError):
-    """x0 stopped being finite; the run ended at that round and what it wrote stays readable."""
+    """x0 is no longer finite. The run ended in ``error.round``; what it had written stays readable.
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+
+    >>> try:
+    ...     fv.simulate(fv.FedAvg(), problem=costs, sampler=fv.Full(), work=fv.Steps(300), lr=99.0, rounds=9, workers=1)
+    ... except fv.DivergedError as error:
+    ...     print(error.round)
+    1
+    """
 
     def __init__(self, message: str, round: int) -> None:
         super().__init__(message)
@@ -31,9 +53,19 @@ class DivergedError(FedvraError):
 
 
 class StopRun(Exception):  # noqa: N818 - no error: like StopIteration
-    """Raised by whoever looks on (a callback, an observer, a ``progress`` function): the run ends with this round.
+    """Raise it in a callback, an observer or a ``progress`` function to end the run with this round.
 
     It has finished then; the message says why, and is in the last record and in the summary as ``stopped``.
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+
+    >>> def enough(record):
+    ...     if record["round"] == 3:
+    ...         raise fv.StopRun("three are enough")
+    >>> given = {"problem": costs, "sampler": fv.Full(), "work": fv.Steps(1)}
+    >>> fv.simulate(fv.FedAvg(), **given, rounds=100, progress=enough).metrics[-1]["stopped"]
+    'three are enough'
     """
 
 

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvra.core.cohort import Ints
@@ -20,6 +19,7 @@ from fedvra.data import trees
 from fedvra.data.checking import checked, labels_of
 from fedvra.data.held_out import hold_out
 from fedvra.data.lazy import ClientReader, Reader, obtained
+from fedvra.data.owners import by_owner, to_go_by
 from fedvra.data.partitions.base import Partition
 from fedvra.data.transform import Transform
 from fedvra.data.trees import Tree
@@ -40,6 +40,11 @@ class Dataset(Value):
     ``model(**inputs)``, a tuple or list as ``model(*inputs)``. With ``collate`` they are lists of whatever that can make a
     batch of, one entry per sample. Nothing is copied or converted here: normalisation and augmentation happen per batch,
     in ``transform``.
+
+    >>> import torch, fedvra as fv
+    >>> images = fv.Dataset("mine", torch.zeros(100, 1, 8, 8, dtype=torch.uint8), torch.arange(100) % 10, classes=10)
+    >>> len(images), images.labels[:3].tolist()
+    (100, [0, 1, 2])
     """
 
     name: str
@@ -109,9 +114,14 @@ class Dataset(Value):
 
 @dataclass(frozen=True)
 class FederatedData(Value):
-    """A data set and who holds which of its samples, as one flat index array: N may be a million.
+    """A data set and its division among clients, as one flat index array: N may be a million.
 
     Client i holds ``indices[offsets[i]:offsets[i + 1]]``, in ascending order; its own test data likewise.
+
+    >>> import numpy as np, fedvra as fv
+    >>> data = fv.split((np.zeros((6, 2)), np.arange(6) % 2), fv.IID(), clients=3)
+    >>> data.clients, data.sizes.tolist(), len(data.part(0))
+    (3, [2, 2, 2], 2)
     """
 
     dataset: Dataset
@@ -216,8 +226,8 @@ def split(
     given: dict[str, Any] = {"transform": transform, "classes": classes, "collate": collate}
     dataset = checked(replace(dataset, **{name: value for name, value in given.items() if value is not None}))
     total = clients if clients is None else clients + check_whole("unseen", unseen, least=0)
-    owners = partition.assign(_to_go_by(dataset, by), total, seed)
-    dealt = FederatedData(dataset, *_by_owner(owners, len(dataset), total))
+    owners = partition.assign(to_go_by(dataset, by), total, seed)
+    dealt = FederatedData(dataset, *by_owner(owners, len(dataset), total))
     return hold_out(dealt, seed, validation, test_share, unseen)
 
 
@@ -257,44 +267,3 @@ def per_client(
         dataset = replace(dataset, test_inputs=test_inputs, test_targets=test_targets, test_reader=test_reader)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return FederatedData(checked(dataset), offsets, np.arange(offsets[-1], dtype=np.int64))
-
-
-def _to_go_by(dataset: Dataset, by: Any) -> NDArray[Any]:
-    """What a partition is given to go by, one entry per sample: ``by``, the labels, or the targets, whatever they are."""
-    if by is None:
-        if dataset.labels is not None:
-            return dataset.labels
-        if not isinstance(dataset.targets, Tensor) or dataset.targets.is_meta:
-            return np.empty((len(dataset), 0))  # nothing to go by: partitions that need no labels count the rows
-        bfloat16 = dataset.targets.dtype == torch.bfloat16  # which NumPy does not know
-        array = (dataset.targets.float() if bfloat16 else dataset.targets).numpy()
-        column = array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind in "biu"
-        array = array[:, 0] if column else array
-        return array.astype(np.int64) if array.dtype.kind == "b" else array
-    labels = by.numpy() if isinstance(by, Tensor) else np.asarray(by)
-    require(
-        labels.shape == (len(dataset),) and labels.dtype.kind in "biuUS",
-        f"by= must hold one label per sample, {len(dataset)} whole numbers or names; "
-        f"got {labels.dtype} of shape {list(labels.shape)}.",
-    )
-    return labels if labels.dtype.kind in "iu" else np.unique(labels, return_inverse=True)[1]
-
-
-def _by_owner(owners: NDArray[np.int64], samples: int, clients: int | None) -> tuple[Ints, Ints]:
-    """(offsets, indices) of the samples grouped by owner."""
-    require(
-        owners.shape == (samples,),
-        f"the partition named owners for {len(owners)} of {samples} samples; it must name one per sample.",
-    )
-    total = int(owners.max()) + 1 if clients is None else clients
-    require(int(owners.max()) < total, f"the partition dealt to client {int(owners.max())}, but there are {total}.")
-    dealt = np.flatnonzero(owners >= 0)
-    indices = dealt[np.argsort(owners[dealt], kind="stable")]
-    sizes = np.bincount(owners[dealt], minlength=total)
-    empty = np.flatnonzero(sizes == 0)
-    require(
-        total >= 1 and len(empty) == 0,
-        f"{len(empty)} of {total} clients would hold no data (first: client {empty[0] if len(empty) else 0}): "
-        "ask for fewer clients or a less skewed partition.",
-    )
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), indices.astype(np.int64)

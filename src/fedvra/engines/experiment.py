@@ -37,7 +37,14 @@ NOTHING: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Experiment(Value):
-    """Everything that determines a run's numbers (how it is computed, e.g. by how many workers, is not part of it)."""
+    """Everything that determines a run's numbers (how it is computed, e.g. by how many workers, is not part of it).
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+
+    >>> fv.Experiment(fv.FedAvg(), costs, sampler=fv.Full(), work=fv.Steps(2)).lr
+    0.01
+    """
 
     algorithm: Algorithm
     problem: Problem

@@ -45,7 +45,12 @@ log = logging.getLogger("fedvra")
 
 
 class Federation:
-    """A run in progress: ``round()`` plays one round and returns its record."""
+    """A run in progress: ``round()`` runs one round and returns its record.
+
+    >>> import fedvra as fv; costs = fv.Quadratic(torch.ones(4, 1, 1), torch.ones(4, 1))
+    >>> fv.Federation(fv.Experiment(fv.FedAvg(), costs, fv.Full(), fv.Steps(1)), workers=1).round()["round"]
+    1
+    """
 
     def __init__(
         self,
@@ -66,8 +71,7 @@ class Federation:
         here = settings if cluster is None else replace(settings, device="cpu")
         device = resolve_device(here.device)
         x0 = e.start().to(device)
-        aux = statistics_of(e.problem, e.seed)
-        aux = None if aux is None else aux.to(device)
+        aux = None if (found := statistics_of(e.problem, e.seed)) is None else found.to(device)
         self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
         self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype, device)
         require(
@@ -83,12 +87,11 @@ class Federation:
                 return cluster.store(kind, width, dtype)
             return ClientStore(width, dtype, budget, folder, self.total, device, shared=workers > 1)
 
-        y_width = y_width_of(e.problem, e.data)
         self.clients = ClientState(
             duals=store(0, len(x0), state_dtype or x0.dtype),
             anchors=store(1, len(x0), x0.dtype) if e.algorithm.own_anchor else None,
             aux=store(2, len(aux), aux.dtype) if aux is not None and keeps_statistics_local(e.problem) else None,
-            y=store(3, y_width, x0.dtype) if y_width else None,
+            y=store(3, y_width, x0.dtype) if (y_width := y_width_of(e.problem, e.data)) else None,
         )
         if cluster is not None:  # before our own solver borrows the model
             cluster.pack(e, settings, self.board, self.total, memory_limit, folder)

@@ -53,7 +53,13 @@ class _Tally:
 
 @dataclass(frozen=True)
 class LocalWork:
-    """One client's work in one round: all that steps 9-13 need."""
+    """One client's work in one round: all that steps 9-13 need.
+
+    >>> import fedvra as fv
+    >>> def train(work: fv.LocalWork) -> None:  # simulate(..., local=fv.Loop(train)); examples/own_loop.py is a whole one
+    ...     for inputs, targets in work.batches():
+    ...         ...
+    """
 
     client: int
     round: int

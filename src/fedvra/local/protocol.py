@@ -55,7 +55,14 @@ class SlowerPathError(Exception):
 
 @dataclass(frozen=True)
 class SolverSettings:
-    """How local steps are to be computed; none of it changes what is computed beyond rounding."""
+    """How local steps are computed. Nothing here changes what is computed, apart from rounding.
+
+    For :func:`fedvra.simulate`, ``solver=``. Batches and the seed are the run's own: leave them out here.
+
+    >>> import fedvra as fv
+    >>> fv.SolverSettings(path="eager", precision="bfloat16").device
+    'cpu'
+    """
 
     batch_size: int | None = None
     """None: the client's whole data in every step."""
@@ -132,6 +139,11 @@ class Solver(ABC):
 
     What only some can do is a small class each: :class:`HasTestData`, :class:`StartsSecondBlock`, :class:`HasExactGradients`,
     :class:`HasFigures`.
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+    >>> isinstance(costs.solver(None, fv.SolverSettings()), fv.Solver)
+    True
     """
 
     path: StepPath = DIRECT
@@ -213,7 +225,12 @@ def start_of_y(solver: Solver) -> Callable[[int], Tensor] | None:
 
 
 class LocalSolver(Solver):
-    """A solver that takes its steps one after the other on x itself: all that most problems need to write is ``run``."""
+    """A solver that takes its steps one after the other on x itself: all that most problems need to write is ``run``.
+
+    >>> import fedvra as fv
+    >>> issubclass(fv.LocalSolver, fv.Solver)  # a problem's solver() returns one
+    True
+    """
 
     def slower(self, path: StepPath) -> None:
         self.path = path

@@ -95,7 +95,12 @@ def over_rounds(function: Callable[[int], float]) -> OverRounds:
 
 @dataclass(frozen=True, repr=False)
 class InverseP(Policy):
-    """d_i = 1/p_i^r: makes the expected global model that of full participation, for any sampler (Remark 1)."""
+    """d_i = 1/p_i^r: makes the expected global model that of full participation, for any sampler (Remark 1).
+
+    >>> import fedvra as fv
+    >>> fv.FedVRA(gamma=0.1, a=5, d=fv.InverseP())
+    FedVRA(gamma=0.1, a=5, d=1/p)
+    """
 
     name: ClassVar[str] = "1/p"
 
@@ -116,6 +121,10 @@ class Remark1(_ForFedVRA):
 
     Q~ = (1 - (1 - gamma*eta)^Q) / (gamma*eta). It needs gamma and d, so the algorithm works it out. It is not safe for every
     gamma: a/N*m, the strength of the server's momentum, grows without bound as gamma falls.
+
+    >>> import fedvra as fv
+    >>> fv.FedVRA(gamma=0.1, a=fv.Remark1(), d=10)
+    FedVRA(gamma=0.1, a=remark1, d=10)
     """
 
     name: ClassVar[str] = "remark1"
@@ -123,7 +132,12 @@ class Remark1(_ForFedVRA):
 
 @dataclass(frozen=True, repr=False)
 class Auto(_ForFedVRA):
-    """Let FedVRA choose, see :class:`~fedvra.policies.pace.Pace`."""
+    """Let FedVRA choose the stepsize; see :class:`~fedvra.policies.pace.Pace`.
+
+    >>> import fedvra as fv
+    >>> fv.FedVRA(gamma=0.1) == fv.FedVRA(gamma=0.1, a=fv.Auto(), d=fv.Auto())
+    True
+    """
 
     name: ClassVar[str] = "auto"
 

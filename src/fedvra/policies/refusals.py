@@ -62,6 +62,10 @@ class MultiKrum(Refusal):
 
     Reference: Blanchard, El Mhamdi, Guerraoui, Stainer (2017), "Machine learning with adversaries". Departure: those kept are
     counted with their own weights, not averaged.
+
+    >>> import fedvra as fv
+    >>> fv.MultiKrum(f=2)  # simulate(..., refuse=fv.MultiKrum(2))
+    MultiKrum(f=2)
     """
 
     f: int

@@ -25,7 +25,13 @@ Parameter: TypeAlias = tuple[str, list[int], str, bool]
 
 
 class Problem(Value, ABC, Generic[Data]):
-    """The cost functions f_i of all clients; see ``Supervised`` and ``Quadratic``."""
+    """The cost functions f_i of all clients; see ``Supervised`` and ``Quadratic``.
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+    >>> isinstance(costs, fv.Problem), len(costs.samples(None))
+    (True, 4)
+    """
 
     decay: float = 0.0
     """Weight decay: adds decay*x to every gradient. Kept apart because it is affine, so it costs nothing."""

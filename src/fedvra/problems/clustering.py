@@ -52,6 +52,13 @@ class Clustering(TwoBlock):
         box: bounds of the centroids (low, high); None takes the range of the data.
         seed: of the seeding.
         restarts: seedings to choose from.
+
+    >>> import numpy as np, fedvra as fv
+    >>> points = np.repeat([[0.0, 0.0], [9.0, 9.0]], 20, axis=0) + np.random.default_rng(0).normal(size=(40, 2))
+    >>> data = fv.split((points.astype(np.float32), np.repeat([0, 1], 20)), fv.IID(), clients=4)
+    >>> given = {"problem": fv.Clustering(data, clusters=2), "sampler": fv.Full(), "work": fv.Steps(5), "lr": 0.1}
+    >>> fv.simulate(fv.FedVRAU(), **given, rounds=5).metrics[-1]["test_accuracy"]
+    1.0
     """
 
     data: FederatedData

@@ -25,7 +25,13 @@ from fedvra.local.flat import FlatSpec
 
 
 class Projection(Value, ABC):
-    """A closed convex set. ``P(x)`` projects; two projections are compared by their fields."""
+    """A closed convex set: calling it projects a point onto it. Two projections are equal if their fields are.
+
+    >>> Box(0, 1)(torch.tensor([-1.0, 0.5])).tolist()  # one of them
+    [0.0, 0.5]
+    >>> Box(0, 1) == Box(0, 1)
+    True
+    """
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
@@ -42,7 +48,11 @@ class Projection(Value, ABC):
 
 @dataclass(frozen=True)
 class WholeSpace(Projection):
-    """No constraint at all."""
+    """No constraint at all.
+
+    >>> WholeSpace()(torch.tensor([-3.0])).tolist()
+    [-3.0]
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
@@ -50,7 +60,11 @@ class WholeSpace(Projection):
 
 @dataclass(frozen=True)
 class Box(Projection):
-    """low <= x <= high, number by number. Each bound is a number or a tensor that broadcasts; infinities leave a side open."""
+    """low <= x <= high, number by number. Each bound is a number or a tensor that broadcasts; infinities leave a side open.
+
+    >>> Box(-1, 1)(torch.tensor([-3.0, 0.5])).tolist()
+    [-1.0, 0.5]
+    """
 
     low: float | Tensor = -torch.inf
     high: float | Tensor = torch.inf
@@ -68,7 +82,11 @@ class Box(Projection):
 
 @dataclass(frozen=True)
 class NonNegative(Projection):
-    """x >= 0."""
+    """x >= 0.
+
+    >>> NonNegative()(torch.tensor([-3.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.clamp(min=0)
@@ -76,7 +94,11 @@ class NonNegative(Projection):
 
 @dataclass(frozen=True)
 class Ball(Projection):
-    """||x - centre|| <= radius, the norm being that of the whole tensor."""
+    """||x - centre|| <= radius, the norm being that of the whole tensor.
+
+    >>> Ball(1.0)(torch.tensor([3.0, 4.0])).tolist()
+    [0.6000000238418579, 0.800000011920929]
+    """
 
     radius: float
     centre: float | Tensor = 0.0
@@ -127,6 +149,10 @@ class Affine(Projection):
     Args:
         C: matrix [K, n]; its rows may be linearly dependent.
         e: vector [K].
+
+    >>> sums_to_one = Affine(torch.ones(1, 2), torch.ones(1))
+    >>> sums_to_one(torch.tensor([1.0, 1.0])).tolist()
+    [0.5, 0.5]
     """
 
     C: Tensor
@@ -188,7 +214,11 @@ class Product(Projection):
 
 @dataclass(frozen=True)
 class Own(Projection):
-    """A user's own function, whose answers are checked every time; see :func:`verified`."""
+    """A function of your own, whose results are checked every time; see :func:`verified`.
+
+    >>> Own(lambda x: x.clamp(min=0))(torch.tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
 
     function: Callable[[Tensor], Tensor]
     name: str = "the projection"

@@ -62,6 +62,14 @@ class SemiSupervised(
         seed: which labels are hidden.
 
     Departures from the paper: it does not print its objective, and names no Q_y or eta_y.
+
+    >>> import numpy as np, torch, fedvra as fv
+    >>> data = fv.split((np.eye(40, 3, dtype=np.float32), np.arange(40) % 2), fv.IID(), clients=4)
+
+    >>> problem = fv.SemiSupervised(lambda: torch.nn.Linear(3, 2), hidden=0.5)
+    >>> history = fv.simulate(fv.FedVRAU(), problem=problem, data=data, sampler=fv.Uniform(2), work=fv.Epochs(1), rounds=2)
+    >>> len(history.y) > 0  # the pseudo-labels of the clients that took part
+    True
     """
 
     model: nn.Module | Callable[[], nn.Module]

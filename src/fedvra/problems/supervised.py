@@ -60,6 +60,14 @@ class Supervised(Problem[FederatedData], HasModel, HasOracle[FederatedData]):
             training does not change (masks, frequencies) are constants, and nothing is asked.
         counted: from the targets of a batch to the number of entries that its loss is a mean over, so that pieces of test data
             are weighted rightly. None: samples, or entries of integer targets other than the loss's ``ignore_index``.
+
+    >>> import numpy as np, torch, fedvra as fv
+    >>> data = fv.split((np.eye(40, 3, dtype=np.float32), np.arange(40) % 2), fv.IID(), clients=4)
+
+    >>> problem = fv.Supervised(lambda: torch.nn.Linear(3, 2), loss=torch.nn.functional.cross_entropy, weight_decay=1e-3)
+    >>> history = fv.simulate(fv.FedVRA(), problem=problem, data=data, sampler=fv.Uniform(2), work=fv.Epochs(1), rounds=2)
+    >>> history.model()
+    Linear(in_features=3, out_features=2, bias=True)
     """
 
     model: nn.Module | Callable[[], nn.Module]

@@ -41,6 +41,21 @@ class TwoBlock(Problem[None], HasSecondBlock[None], Constrained, HasOracle[None]
 
     In each round a client first takes ``steps_y`` projected gradient steps of length ``lr_y`` on y_i, at x0, then its steps on
     x with y_i fixed (Algorithm 3); how many and how long those are is for ``work`` and ``lr`` to say, as with every problem.
+
+    >>> import torch, fedvra as fv
+    >>> class Offsets(fv.TwoBlock):  # f_i(x, y_i) = (x + y_i - i)^2/2 + y_i^2/2: a shared number and one per client
+    ...     lr_y = 0.5
+    ...     clients = 3
+    ...     def x_start(self): return torch.zeros(1)
+    ...     def y_start(self, client): return torch.zeros(1)
+    ...     def cost(self, client, x, y): return float(((x + y - client) ** 2 + y**2) / 2)
+    ...     def gradient_x(self, client, x, y, rng): return x + y - client
+    ...     def gradient_y(self, client, x, y, rng): return x + 2 * y - client
+    ...     def project_x(self, x): return x
+    ...     def project_y(self, client, y): return y
+    >>> history = fv.simulate(fv.FedVRAU(), problem=Offsets(), sampler=fv.Full(), work=fv.Steps(5), lr=0.1, rounds=60)
+    >>> round(float(history.x0), 2)
+    1.0
     """
 
     lr_y: float = 0.1

@@ -55,7 +55,19 @@ class ClientRows(Mapping[int, Tensor]):
 
 @dataclass(repr=False)
 class History(Value):
-    """The result of :func:`fedvra.simulate`."""
+    """The result of :func:`fedvra.simulate`.
+
+    ``x0`` is the final model as a flat vector and ``model()`` the same as an ``nn.Module``. ``metrics`` has one record per
+    round (``to_pandas()`` as a table, ``plot()`` as a figure), ``duals`` the lam_i of every client that took part.
+    ``save(path)`` writes the model to a file. In a notebook a history shows itself.
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+
+    >>> history = fv.simulate(fv.FedAvg(), problem=costs, sampler=fv.Full(), work=fv.Steps(20), lr=0.5, rounds=3)
+    >>> [round(number, 3) for number in history.x0.tolist()], len(history.metrics)
+    ([1.0, 1.0], 3)
+    """
 
     problem: Problem
     x0: Tensor

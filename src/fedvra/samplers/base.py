@@ -54,6 +54,10 @@ class Sampler(Value, ABC):
 
     A new sampler is a frozen dataclass in one file of this folder which ends in ``SAMPLERS.add("name", TheClass)``.
     On the command line a field named ``m`` takes the size of the cohort; other fields are written after the name.
+
+    >>> import fedvra as fv
+    >>> len(fv.Uniform(3).draw(round=0, seed=0, total=10, losses=lambda clients: None))
+    3
     """
 
     _read_only: ClassVar[bool] = True

@@ -25,6 +25,10 @@ class Work(Value, ABC):
     """Says Q_i^r. Shapes: N clients, M of them in the cohort.
 
     Like samplers, these are values that hold what was asked for. Call :meth:`check` once before the first round.
+
+    >>> import numpy as np
+    >>> Epochs(2).steps(0, np.array([0, 1]), np.array([100, 30]), batch_size=50, seed=0).tolist()
+    [4, 2]
     """
 
     _read_only: ClassVar[bool] = True

@@ -16,7 +16,12 @@ ENDING = ".safetensors"
 
 
 def save_model(model: torch.nn.Module | Mapping[str, torch.Tensor], path: str | Path) -> Path:
-    """Write a model, or the ``state_dict`` of one; whoever reads the file sees the old one or the whole new one."""
+    """Write a model, or a ``state_dict``, to a safetensors file; readers see the old file or the whole new one, never a part.
+
+    >>> import tempfile
+    >>> save_model(torch.nn.Linear(2, 1), Path(tempfile.mkdtemp()) / "model.safetensors").name
+    'model.safetensors'
+    """
     path = Path(path)
     held = model.state_dict() if isinstance(model, torch.nn.Module) else model
     require(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -20,10 +19,8 @@ from fedvra.callbacks.notebook import view_of
 from fedvra.clock.system import System
 from fedvra.core.cohort import Setting
 from fedvra.core.errors import DivergedError, require
-from fedvra.core.files import replace_durably
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
-from fedvra.engines import checkpoint
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
 from fedvra.engines.ray_engine import Ray
@@ -40,6 +37,7 @@ from fedvra.show.page import FILE as REPORT
 from fedvra.show.page import write_report
 from fedvra.state.client_store import at_home
 from fedvra.studies.execution import begun_or_resumed, options_of, play
+from fedvra.studies.keeping import Kept, Snapshots
 
 
 def simulate(
@@ -79,10 +77,7 @@ def simulate(
     targets: Sequence[Any] | None = None,
     report: bool = True,
 ) -> History:
-    """Run ``rounds`` rounds of ``algorithm`` and return what they led to.
-
-    An exception, be it the run's own or that of a function given to it, ends the run; if a round was played by then, what there
-    is comes with it as the attribute ``history``.
+    """Run ``rounds`` rounds of ``algorithm`` on ``problem`` and return the result.
 
     Args:
         algorithm: e.g. ``fv.FedVRA(gamma=0.1, a=10, d=10)``.
@@ -124,7 +119,21 @@ def simulate(
         checkpoint_every: rounds between checkpoints; 0 makes one at the end and on Ctrl-C only.
         track: also log to a tracker, ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``, or several.
         targets: accuracies in per cent, or other figures such as ``"f1=0.8"``, whose first round the folder's summary says.
-        report: whether a page about the run is written into the folder when it has ended.
+        report: whether to write ``report.html`` into the folder when the run has ended.
+
+    Returns:
+        A :class:`~fedvra.runs.history.History`: the final model, one record per round, the clients' duals.
+
+    Raises:
+        UsageError: the arguments do not fit together; nothing has been run or written.
+        DivergedError: x0 is no longer finite. Any exception during the run, be it from a function of yours, carries what there
+            was after the last complete round as its attribute ``history``.
+
+    >>> import torch, fedvra as fv
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))  # f_i(x) = x'x/2 - b'x, minimal at (1, 1)
+    >>> history = fv.simulate(fv.FedVRA(), problem=costs, sampler=fv.Uniform(2), work=fv.Steps(5), lr=0.1, rounds=60)
+    >>> [round(number, 2) for number in history.x0.tolist()]
+    [1.0, 1.0]
     """
     _require_kinds(algorithm, problem, sampler, work)
     check_whole("rounds", rounds, least=0)
@@ -217,53 +226,6 @@ def _telling(federation: Federation, records: Callable[[], list[Record]], kept: 
                 "history; simulate(..., x_init=error.history.x0) starts from there."
             )
         raise
-
-
-class Snapshots(Callback):
-    """The state every few rounds, in a temporary folder: what a cluster's federation goes on from when a worker has died."""
-
-    afterwards = True
-
-    def __init__(self, every: int) -> None:
-        self.every, self.folder = every, TemporaryDirectory(prefix="fedvra-")
-
-    def on_round(self, run: Run, record: dict[str, Any]) -> None:
-        if record["round"] % self.every == 0:
-            place = Path(self.folder.name) / "checkpoint"
-            checkpoint.save(run.federation, place)
-            run.federation.checkpoints = place
-
-    def on_end(self, run: Run) -> None:
-        self.folder.cleanup()
-
-
-class Kept(Callback):
-    """x0 after each round."""
-
-    afterwards = True
-
-    def __init__(self, file: Path | None = None) -> None:
-        self.x0: list[Tensor] = []
-        self.file = file
-        """Where they are kept besides; a run that is resumed finds them there."""
-
-    def read(self, federation: Federation) -> None:
-        """What was kept before the run was interrupted."""
-        assert self.file is not None
-        done, x0 = federation.state.round, federation.state.x0
-        width = x0.numel() * x0.element_size()
-        content = self.file.read_bytes()[: done * width] if self.file.exists() else b""
-        require(
-            len(content) == done * width, f"{self.file} is not whole: keep='x0' must be there from the first round."
-        )
-        self.x0 = list(torch.frombuffer(bytearray(content), dtype=x0.dtype).reshape(done, -1)) if done else []
-        replace_durably(self.file, content)
-
-    def on_round(self, run: Run, record: Record) -> None:
-        self.x0.append(run.federation.state.x0.cpu().clone())
-        if self.file is not None:
-            with self.file.open("ab") as file:
-                file.write(self.x0[-1].view(torch.uint8).numpy().tobytes())
 
 
 def _history(federation: Federation, metrics: list[dict[str, Any]], kept: Kept | None) -> History:

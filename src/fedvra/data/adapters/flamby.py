@@ -57,6 +57,10 @@ def from_flamby_heart(folder: str | Path, test_share: float = 0.34) -> Federated
     Patients with missing figures are left out, chest pain and cardiogram are one-hot, figures are standardised with the mean
     and deviation of the training data of all centers, and the target is whether there is a disease. Of each center the last
     ``test_share`` of the patients are for testing, which is not FLamby's own choice of them.
+
+    >>> data = from_flamby_heart("heart")  # doctest: +SKIP
+    >>> data.clients  # doctest: +SKIP
+    4
     """
     require(0 < test_share < 1, f"test_share must be between 0 and 1, got {test_share}.")
     tables = [_patients(Path(folder) / f"processed.{name}.data") for name in CENTERS]

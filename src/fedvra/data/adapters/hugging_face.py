@@ -79,6 +79,12 @@ def from_hf(
         train: which split of a ``DatasetDict`` or ``FederatedDataset`` to train on.
         test: data to evaluate on, or the name of a split of it; None: the split "test" of a ``DatasetDict`` that has one.
         transform, collate, lazy: as for :func:`fedvra.split`.
+
+    >>> import pytest; _ = pytest.importorskip("datasets")  # the extra fedvra[datasets]
+    >>> from datasets import Dataset
+    >>> rows = Dataset.from_dict({"size": [0.1, 0.2, 0.3, 0.4], "label": [0, 1, 0, 1]})
+    >>> from_hf(rows, "iid", clients=2, target="label").sizes.tolist()
+    [2, 2]
     """
     _require_installed()
     whole, owners, test = _opened(dataset, train, test)

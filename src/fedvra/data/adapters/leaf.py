@@ -27,6 +27,15 @@ def from_leaf(folder: str | Path, clients: int | None = None, seed: int = 0) -> 
 
     Args:
         clients: None: one per writer or role, in sorted order; fewer: whole writers dealt to them at random.
+
+    >>> import json, tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> writers = {"a": {"x": [[0.0] * 784], "y": [3]}, "b": {"x": [[1.0] * 784], "y": [5]}}
+    >>> for part in ("train", "test"):
+    ...     (folder / part).mkdir()
+    ...     _ = (folder / part / "all.json").write_text(json.dumps({"users": ["a", "b"], "user_data": writers}))
+    >>> from_leaf(folder).clients
+    2
     """
     root = Path(folder)
     train, test = _users(root / "train"), _users(root / "test")

@@ -22,6 +22,10 @@ class Partition(Value, ABC):
 
     A partition names an *owner per sample*, so a sample cannot be dealt twice whatever a subclass does. All randomness
     comes from the seed: the same (targets, clients, seed) give the same owners on every machine.
+
+    >>> import numpy as np, fedvra as fv
+    >>> fv.Shards(1).assign(np.array([0, 1, 0, 1]), clients=2, seed=0).tolist() in ([0, 1, 0, 1], [1, 0, 1, 0])
+    True
     """
 
     _read_only: ClassVar[bool] = True
