@@ -24,6 +24,8 @@ _HOMES = {
     "fedvra.algorithms.fedvrau": ["FedVRAU"],
     "fedvra.clock.system": ["System"],
     "fedvra.clock.windows": ["Windows"],
+    "fedvra.compress": ["BFloat16", "Chain", "Quantize", "TopK"],
+    "fedvra.core.compressor": ["Compressor"],
     "fedvra.core.cohort": ["Cohort"],
     "fedvra.core.rule": ["Coefficients"],
     "fedvra.core.loops": ["Loop"],

@@ -53,7 +53,8 @@ def parse_download(text: str) -> Compressor:
     found = parse_compressor(text)
     if not found.dense:
         raise UsageError(
-            f"compress_down: {text} leaves out most of the model, and clients have to start from all of it: use bfloat16 or int8."
+            f"compress_down: {text} leaves out most of the model, and clients have to start from all of it: use bfloat16 or "
+            "int8."
         )
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ class Quantize(Compressor):
 
     bits: int = 4
     block: int = 256
-    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    rounding: str = "stochastic"
 
     name: ClassVar[str] = "quantize"
 

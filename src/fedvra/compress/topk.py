@@ -58,24 +58,33 @@ class TopK(Compressor):
         return min(width, math.ceil(self.share * width))
 
     def layout(self, width: int) -> Layout:
-        count, bits = self._count(width), max(1, (width - 1).bit_length())
-        return Layout((Codes(count, bits) if count * bits < width else Codes(width, 1),), count)
+        count = self._count(width)
+        return Layout((Codes(width, 1) if self._as_mask(width) else Codes(count, _bits(width)),), count)
+
+    def _as_mask(self, width: int) -> bool:
+        """Whether one bit for every number is no longer than the numbers of the places."""
+        return width <= self._count(width) * _bits(width)
 
     def shrink(self, values_P: Tensor, rng: np.random.Generator) -> Shrunk:
-        (code,), count = self.layout(len(values_P))
-        places = torch.topk(values_P.abs(), count, sorted=False).indices.sort().values
-        if code.count == count:
+        width = len(values_P)
+        places = torch.topk(values_P.abs(), self._count(width), sorted=False).indices.sort().values
+        if not self._as_mask(width):
             return Shrunk((places,), values_P[places])
-        mask = torch.zeros(len(values_P), dtype=torch.uint8, device=values_P.device)
+        mask = torch.zeros(width, dtype=torch.uint8, device=values_P.device)
         mask[places] = 1
         return Shrunk((mask,), values_P[places])
 
     def expand(self, shrunk: Shrunk, width: int) -> Tensor:
         (codes,), kept = shrunk
-        places = codes if len(codes) == len(kept) else codes.nonzero().view(-1)
+        places = codes.nonzero().view(-1) if self._as_mask(width) else codes.long()
         right = len(places) == len(kept) and bool(torch.all(places[1:] > places[:-1]))
         if not right or (len(places) and not 0 <= int(places[-1]) < width):
             raise BadCodeError(f"its places are not {len(kept)} of {width} in ascending order")
         found = kept.new_zeros(width)
         found[places] = kept
         return found
+
+
+def _bits(width: int) -> int:
+    """Of a place among so many."""
+    return max(1, (width - 1).bit_length())

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fedvra.core import rule
 from fedvra.core.cohort import Floats, Ints
+from fedvra.core.compressor import Compressor
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
+from fedvra.core.streams import Purpose, stream
 
 
 class Broadcast(NamedTuple):
@@ -23,6 +25,13 @@ class Broadcast(NamedTuple):
     lam: Tensor
     aux: Tensor | None = None
     """The statistics that training changes besides x [K], where there are any."""
+
+    def rounded(self, compress: Compressor | None, seed: int, round: int) -> Broadcast:
+        """As the clients see it, where downloads are compressed. They start from C(x0), and their moves are relative to it."""
+        if compress is None:
+            return self
+        rng = stream(seed, Purpose.ROUNDING, round)
+        return Broadcast(compress.apply(self.x0, rng), compress.apply(self.lam, rng), self.aux)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,8 @@ class Orders:
     """What takes the steps."""
     rate: Floats | None = None
     """alpha_i*T_i, where a client is to work out alpha from the T_i that it comes to."""
+    compress: Compressor | None = None
+    """What is done to D_i before it is sent; None: nothing."""
 
     def cut(self, span: slice) -> Orders:
         """Those of some clients of the block."""
@@ -106,6 +117,7 @@ class Kept(NamedTuple):
     anchors: Rows | None = None
     aux: Rows | None = None
     y: Rows | None = None
+    residuals: Rows | None = None
 
     def start(self, aux: Tensor | None, initial_y: Callable[[int], Tensor] | None, clients: Ints) -> Private:
         """Copies of what these clients will change: the committed rows stay as they are until the reply is counted."""

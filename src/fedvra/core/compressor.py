@@ -27,7 +27,7 @@ class BadCodeError(FedvraError):
 class Codes(NamedTuple):
     """So many whole numbers of so many bits each."""
 
-    count: int
+    numbers: int
     bits: int
 
 

@@ -16,6 +16,8 @@ Algorithms 1 and 2 of the paper (steps 9-20) in product form, with one switch si
 Nothing here loops over clients or sends anything; x may be one client's vector [P] or a block of clients [M, P], with
 coefficients that are numbers or columns [M, 1].
 
+With compressed uploads C(D_i) stands for D_i in steps 14, 19 and 20: the dual moves by what was sent.
+
 Departures from the paper. (1) Products alpha = a*gamma, w = beta*gamma*d and kappa = beta stand for its (a, d, gamma, beta):
 taken literally gamma = 0 gives beta = infinity and an upload that is zero. (2) sigma = 1 adds SCAFFOLD and VRL-SGD, whose
 server step the paper's limit gamma -> 0 does not reach. (3) The upload is D_i, not gamma_i * D_i: the server knows gamma_i.
@@ -186,6 +188,15 @@ def dual_step(h: Tensor | None, delta: Tensor, alpha: float | Tensor, out: Tenso
     return torch.sub(h, delta, alpha=alpha, out=out)
 
 
+def residual_step(
+    delta: Tensor, residual: Tensor | None, compress: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Error feedback for rows without duals: sends c = C(D_i + e_i) and keeps e_i <- D_i + e_i - c. None stands for zero."""
+    owed = delta if residual is None else delta + residual
+    sent = compress(owed)
+    return sent, owed - sent
+
+
 def add_weighted_(total_P: Tensor, weights_M: Floats, delta_MP: Tensor) -> None:
     """total += sum_i weight_i*D_i, the sums of steps 19 (weight omega*alpha) and 20 (weight omega*w).
 
@@ -199,9 +210,11 @@ def add_weighted_(total_P: Tensor, weights_M: Floats, delta_MP: Tensor) -> None:
         )
 
 
-def server_dual(lam: Tensor, dual_sum: Tensor, sigma: float, omega: float) -> Tensor:
-    """Step 19: lam + sum_A omega_i*(-alpha_i*D_i - sigma*lam)."""
-    return (1 - sigma * omega) * lam - dual_sum if sigma else lam - dual_sum
+def server_dual(lam: Tensor, dual_sum: Tensor, sigma: float, omega: float, told: Tensor | None = None) -> Tensor:
+    """Step 19: lam + sum_A omega_i*(-alpha_i*D_i - sigma*lam). ``told`` is the lam that was sent, where it was rounded."""
+    if not sigma:
+        return lam - dual_sum
+    return (1 - sigma * omega) * lam - dual_sum if told is None else lam - sigma * omega * told - dual_sum
 
 
 def server_model(

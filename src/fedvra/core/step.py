@@ -19,9 +19,11 @@ from torch import Tensor
 
 from fedvra.core import rule
 from fedvra.core.adaptive import Memory, remember
-from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
+from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private, Rows
 from fedvra.core.cohort import Cohort, Floats
+from fedvra.core.compressor import Compressor, Shrunk
 from fedvra.core.loops import Done
+from fedvra.core.streams import Purpose, stream
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,53 @@ class WholeMoves(Moves):
                 yield rule.dual_step(one.h, delta[k], alpha, out=place(k))
 
 
+class CompressedMoves(Moves):
+    """C(D_i) in place of D_i: what is sent, what the sums are made of, and what the dual moves by.
+
+    The dual is the error feedback. What C left out of D_i is missing from lam_i too, and so shows again in the client's next
+    move, which is corrected by that lam_i. Without duals (alpha = 0) a residual takes it up, which is kept like one.
+    """
+
+    def __init__(self, whole: Moves, compress: Compressor, residuals: Rows | None) -> None:
+        super().__init__(whole.terms, whole.losses)
+        self.done = whole.done
+        self._whole, self._residuals = whole, residuals
+        self._compress = compress if residuals is None else compress.contractive()
+        self._shrunk: dict[int, Shrunk] = {}
+
+    def move(self, k: int) -> Tensor:
+        if k in self._shrunk:
+            return self._compress.expand(self._shrunk[k], len(self.terms.sent.x0))
+        delta = self._whole.move(k)
+        if self._residuals is None:
+            return self._sent(k, delta)
+        sent, residual = rule.residual_step(delta, self._residuals.old(k), lambda owed: self._sent(k, owed))
+        self._residuals.stage(k, residual)
+        return sent
+
+    def _sent(self, k: int, vector: Tensor) -> Tensor:
+        block = self.terms.orders.block
+        rng = stream(block.seed, Purpose.ROUNDING, block.round, int(block.clients[k]))
+        self._shrunk[k] = self._compress.shrink(vector, rng)
+        return self._compress.expand(self._shrunk[k], len(vector))
+
+    def message(self, k: int) -> Tensor:
+        """What a client sends, as bytes."""
+        self.move(k)
+        return self._compress.encode(self._shrunk[k], len(self.terms.sent.x0))
+
+    def finish(
+        self, shares: Shares | None, alphas: Floats | None, place: Callable[[int], Tensor | None]
+    ) -> Iterator[Tensor]:
+        weighted = [] if shares is None else shares.weighted()
+        for k in range(len(self.terms)):
+            delta = self.move(k)
+            for total, weights in weighted:
+                rule.add_weighted_(total, weights[k : k + 1], delta.unsqueeze(0))
+            if alphas is not None:
+                yield rule.dual_step(self.terms[k].h, delta, float(alphas[k]), out=place(k))
+
+
 Solve = Callable[[BlockTerms, Private, Block], Moves]
 """Each client's Q_i steps 11 from its anchor (steps 9-13). What is private is updated in place."""
 
@@ -105,13 +154,16 @@ def client_round(
 ) -> Moves:
     """Steps 9-15 for a block of clients: correction, local steps, new dual, and what is sent.
 
-    New rows are staged in ``kept``. With ``shares``, uploads are added to the sums at once; without, ``Moves.sent`` gives each.
+    With ``orders.compress`` C(D_i) takes the place of D_i. New rows are staged in ``kept``. With ``shares``, uploads are added
+    to the sums at once; without, ``Moves.sent`` gives each.
     """
     with torch.no_grad():
         terms = BlockTerms(sent, orders, kept.duals, kept.anchors)
     with torch.enable_grad():
         moves = solve(terms, private, orders.block)
     with torch.no_grad():
+        if orders.compress is not None:
+            moves = CompressedMoves(moves, orders.compress, kept.residuals)
         duals = kept.duals
         alpha = rule.true_alpha(orders.alpha, orders.rate, None if moves.done is None else moves.done.carried)
         new = moves.finish(shares, None if duals is None else alpha, _nowhere if duals is None else duals.place)
@@ -144,6 +196,8 @@ class Sums(NamedTuple):
     """sum_A omega_i*(float buffers)"""
     loss: float
     """The mean training loss of those who count."""
+    told: Tensor | None = None
+    """The lam that the clients were sent, where that was rounded."""
 
 
 class Server(NamedTuple):
@@ -174,7 +228,7 @@ def server_round(
     keep = counted.astype(np.float64)
     amounts = cohort.steps if cohort.effective is None else cohort.effective
     totals = rule.Totals(float(keep @ cohort.omega), float(keep @ (cohort.omega * amounts)))
-    lam = rule.server_dual(server.lam, sums.dual, row.sigma, totals.omega)
+    lam = rule.server_dual(server.lam, sums.dual, row.sigma, totals.omega, sums.told)
     x0 = server.x0
     if row.communicates:
         x0 = rule.server_model(x0, lam, sums.model, row.scale(totals), row.kappa, project)

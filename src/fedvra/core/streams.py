@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     CHECK = 15
     CLOCK = 16
     HELD_OUT = 17
+    ROUNDING = 18
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int = SERVER) -> np.random.Generator:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from fedvra.algorithms.base import Algorithm
 from fedvra.core import rule
 from fedvra.core.block import Block, Orders
 from fedvra.core.cohort import Cohort, Floats, Ints, mean_over
@@ -102,7 +101,8 @@ class CohortWork:
         board = self.board
         model = board.sums[:parts, 0].sum(0)
         dual = board.sums[:parts, 1].sum(0) if ratio is None else ratio * model
-        return Sums(model, dual, None if board.aux_sums is None else board.aux_sums[:parts].sum(0), loss)
+        aux = None if board.aux_sums is None else board.aux_sums[:parts].sum(0)
+        return Sums(model, dual, aux, loss, None if self.experiment.compress_down is None else board.lam)
 
 
 def _common_ratio(alpha: Floats, w: Floats) -> float | None:
@@ -114,18 +114,25 @@ def _common_ratio(alpha: Floats, w: Floats) -> float | None:
 
 
 def traffic(
-    algorithm: Algorithm, x0: Tensor, aux: Tensor | None, row: rule.Coefficients, asked: int, arrived: int
+    experiment: Experiment, x0: Tensor, aux: Tensor | None, row: rule.Coefficients, asked: int, arrived: int
 ) -> dict[str, int]:
-    """Bytes of a round: as sent here (one vector and one scalar up; lam goes down where sigma = 1), and as published."""
+    """Bytes of a round: as sent here (one vector and one scalar up; lam goes down where sigma = 1), and as published.
+
+    As published means without compression.
+    """
     if not row.communicates:
         return {}
     vector = x0.numel() * x0.element_size()
+    up, down = (
+        vector if each is None else each.nbytes(x0.numel(), x0.element_size())
+        for each in (experiment.compress, experiment.compress_down)
+    )
     scalar = 8
     buffers = 0 if aux is None else aux.numel() * aux.element_size()
-    original = algorithm.original
+    original = experiment.algorithm.original
     return {
-        "up": arrived * (vector + buffers + scalar),
-        "down": asked * ((2 if row.sigma else 1) * vector + buffers),
+        "up": arrived * (up + buffers + scalar),
+        "down": asked * ((2 if row.sigma else 1) * down + buffers),
         "up_original": arrived * (original.up * vector + buffers),
         "down_original": asked * (original.down * vector + buffers),
     }

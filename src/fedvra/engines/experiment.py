@@ -18,6 +18,7 @@ from fedvra.algorithms.base import Algorithm
 from fedvra.clock.system import System
 from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
+from fedvra.core.compressor import Compressor
 from fedvra.core.errors import UsageError, require
 from fedvra.core.loops import Done, Loop
 from fedvra.core.objects import Value
@@ -65,6 +66,10 @@ class Experiment(Value):
     metrics: Metrics = field(default_factory=dict)
     """Figures of the outputs and targets of the test data, by name."""
     local: LocalOptimiser = PLAIN
+    compress: Compressor | None = None
+    """What is done to uploads."""
+    compress_down: Compressor | None = None
+    """What is done to x0, and to lam where it is sent."""
 
     def start(self) -> Tensor:
         """x0 before the first round: ``x_init``, or the problem's own."""
@@ -193,6 +198,11 @@ class Plan:
             f"system must be an object such as fv.System(step=0.1, up=1e6) or None, got {e.system!r}.",
         )
         check_metrics(e.metrics)
+        require(
+            e.compress is None or not getattr(e.algorithm, "skip", 0),
+            f"{e.algorithm.label} with skip > 0 lets clients go on from points of their own, and no move from there is sent: "
+            "set skip to 0, or leave compress out.",
+        )
         require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")
         require(
             isinstance(e.local, LocalOptimiser),

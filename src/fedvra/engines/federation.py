@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedvra.core import rule
 from fedvra.core.adaptive import Memory, chosen
+from fedvra.core.block import Broadcast
 from fedvra.core.cohort import Cohort, Floats, Ints
 from fedvra.core.errors import DivergedError, require
 from fedvra.core.step import Server, Sums, server_round
@@ -92,6 +93,7 @@ class Federation:
             anchors=store(1, len(x0), x0.dtype) if e.algorithm.own_anchor else None,
             aux=store(2, len(aux), aux.dtype) if aux is not None and keeps_statistics_local(e.problem) else None,
             y=store(3, y_width, x0.dtype) if (y_width := y_width_of(e.problem, e.data)) else None,
+            residuals=None if e.compress is None else store(4, len(x0), x0.dtype),
         )
         if cluster is not None:  # before our own solver borrows the model
             cluster.pack(e, settings, self.board, self.total, memory_limit, folder)
@@ -113,7 +115,7 @@ class Federation:
         self.engine: Engine = make_engine(make_worker, workers) if cluster is None else cluster
         if cluster is not None:
             cluster.start()
-        self.evaluator = Evaluator(e, self.solver, self.engine, self._broadcast)
+        self.evaluator = Evaluator(e, self.solver, self.engine, partial(self._broadcast, exact=True))
         self.work = CohortWork(e, self.solver, self.engine, self.board)
 
     def close(self) -> None:
@@ -149,9 +151,7 @@ class Federation:
                 record.update(timed)
                 train_loss, counted_mask, steps = self._work_on_a_path(cohort, row, arrived)
                 counted = subset(cohort, counted_mask)
-                sent = traffic(
-                    self.experiment.algorithm, self.state.x0, self.state.aux, row, len(cohort), int(arrived.sum())
-                )
+                sent = traffic(self.experiment, self.state.x0, self.state.aux, row, len(cohort), int(arrived.sum()))
                 if self.experiment.refuse is not None:
                     record["refused"] = cohort.clients[arrived & ~counted_mask].tolist()
                 record.update(chosen(self.experiment.algorithm, cohort))
@@ -204,8 +204,10 @@ class Federation:
 
     # -- before the work ---------------------------------------------------------------------------------------------
 
-    def _broadcast(self) -> None:
-        self.board.show(self.state.x0, self.state.lam, self.state.aux)
+    def _broadcast(self, exact: bool = False) -> None:
+        """Show the workers what clients are sent, or the model as it is."""
+        e, sent = self.experiment, Broadcast(self.state.x0, self.state.lam, self.state.aux)
+        self.board.show(*(sent if exact else sent.rounded(e.compress_down, e.seed, self.state.round)))
 
     def _losses(self, clients: Ints) -> Floats:
         return np.concatenate(
@@ -220,7 +222,7 @@ class Federation:
             arrived = stream(e.seed, Purpose.DROP, self.state.round).random(len(cohort)) >= e.drop
         if system is None:
             return arrived, {}
-        sent = traffic(self.experiment.algorithm, self.state.x0, self.state.aux, row, 1, 1)
+        sent = traffic(self.experiment, self.state.x0, self.state.aux, row, 1, 1)
         durations = system.durations(cohort, self.state.time, sent.get("up", 0), sent.get("down", 0))
         timing = system.judge(durations, arrived)
         self.state.time += timing.seconds

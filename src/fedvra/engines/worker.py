@@ -153,6 +153,7 @@ class Worker:
     def __init__(self, solver: Solver, board: Vectors, readers: Readers, experiment: Experiment) -> None:
         self.solver, self.board, self.readers = solver, board, readers
         self.optimiser, self.solve = local_steps(experiment, solver)
+        self.compress = experiment.compress
 
     def do(self, task: Task) -> Worked | Floats | Evaluation | Looked:
         match task:
@@ -192,7 +193,7 @@ class Worker:
     def _clients(self, task: LocalTask, span: slice) -> Worked:
         """Steps 9-15 for the clients of one span, and their share of the sums of steps 19-20."""
         # The optimiser is known here, and may be a function, which messages cannot carry.
-        board, orders = self.board, replace(task.orders.cut(span), local=self.optimiser)
+        board, orders = self.board, replace(task.orders.cut(span), local=self.optimiser, compress=self.compress)
         kept = self.readers.kept(task.staged.cut(span), board.x0)
         sums, aux_sums = board.part(task.part)
         shares = Shares(

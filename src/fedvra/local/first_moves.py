@@ -21,10 +21,14 @@ from fedvra.local.replay import FirstStep, check_first
 
 
 def takes_first_steps(terms: BlockTerms, private: Private) -> bool:
-    """Whether every client takes a single step from x0, with one stepsize and nothing but its dual to keep."""
+    """Whether every client takes a single step from x0, with one stepsize and nothing but its dual to keep.
+
+    Not where moves are compressed: each has to be written down for that.
+    """
     block = terms.orders.block
     return (
-        not terms.own_anchors
+        terms.orders.compress is None
+        and not terms.own_anchors
         and private == (None, None)
         and bool(block.steps.max() == 1 and np.all(block.eta == block.eta[0]))
     )

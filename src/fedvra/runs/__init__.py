@@ -5,11 +5,12 @@
     option_text.py     options as text; algorithm_text.py: an algorithm's hyper-parameters as text
     variants.py        the algorithms of a comparison as text
     described.py       a run of Python objects as options
+    part_text.py       options that name a part of a run
     files.py           the files of a run
     history.py         the records of a run and what they come to
     inline.py          what objects show of themselves in a notebook
     cache.py           which runs there are already
     tracker_names.py   which trackers there are
 
-Imports core, clock, state, policies, samplers, data, algorithms, local, problems, engines, tasks.
+Imports core, clock, compress, state, policies, samplers, data, algorithms, local, problems, engines, tasks.
 """

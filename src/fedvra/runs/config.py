@@ -86,6 +86,7 @@ def require_options(config: RunConfig) -> None:
 def build(config: RunConfig) -> Experiment:
     """The experiment a config describes: data loaded and dealt, model made, everything checked that can be by now."""
     from fedvra.clock.reading import make_system
+    from fedvra.compress.base import as_compressor, as_download
     from fedvra.core.optimisers import parse_local
     from fedvra.engines.experiment import Experiment
     from fedvra.local.protocol import SolverSettings
@@ -117,6 +118,8 @@ def build(config: RunConfig) -> Experiment:
         solver=SolverSettings(precision=config.precision, device=config.device),
         local=parse_local(config.local),
         refuse=None if config.refuse is None else parse_refusal(config.refuse),
+        compress=as_compressor(config.compress),
+        compress_down=as_download(config.compress_down),
         system=None if config.system is None else make_system(config.system),
     )
 

@@ -180,17 +180,6 @@ def epochs(name: str, value: Any) -> int | str:
     return int(written) if written.isdigit() else written
 
 
-def local(name: str, value: Any) -> str:
-    """A local optimiser with what differs from its default.
-
-    >>> local("local", "sgd: momentum = 0.9")
-    'sgd:momentum=0.9'
-    """
-    from fedvra.core.optimisers import parse_local
-
-    return parse_local(text(name, value)).text()
-
-
 def numbers(name: str, value: Any) -> tuple[float, ...]:
     """Numbers in a list, or separated by commas.
 

@@ -15,7 +15,7 @@ import yaml
 
 from fedvra import __version__
 from fedvra.core.errors import require
-from fedvra.runs import option_text
+from fedvra.runs import option_text, part_text
 from fedvra.runs.option_field import option, words
 
 
@@ -79,7 +79,7 @@ class RunConfig:
     )
     local: str = option(
         "sgd",
-        option_text.local,
+        part_text.local,
         "NAME",
         "What takes local steps: sgd, sgd:momentum=0.9,clip=10, adam, adamw; it starts anew in each round.",
     )
@@ -106,6 +106,18 @@ class RunConfig:
         option_text.optional(option_text.text),
         "RULE",
         "Do not count uploads that stand out: median-norm:3, multi-krum:2.",
+    )
+    compress: str | None = option(
+        None,
+        option_text.optional(part_text.compressor),
+        "HOW",
+        "What is done to uploads: quantize:4, topk:0.1, topk:0.1+quantize:4, bfloat16, ...",
+    )
+    compress_down: str | None = option(
+        None,
+        option_text.optional(part_text.compressor),
+        "HOW",
+        "What is done to the model on its way to the clients: bfloat16 or int8.",
     )
     system: Mapping[str, Any] | None = option(
         None,
@@ -294,6 +306,7 @@ class RunConfig:
 OPTIONS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}
 GROUPS = {
     "Federation": ("clients", "cohort", "sampler", "rounds", "weights", "drop", "refuse", "system", "seed"),
+    "Messages": ("compress", "compress_down"),
     "Local training": (
         *("algorithm", "set", "epochs", "steps", "batch_size", "drop_last", "local"),
         *("lr", "lr_decay", "lr_warmup", "lr_cosine", "weight_decay"),

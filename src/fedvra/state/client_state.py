@@ -31,6 +31,7 @@ class Staged(NamedTuple):
     anchors: Slots | None = None
     aux: Slots | None = None
     y: Slots | None = None
+    residuals: Slots | None = None
 
     def cut(self, part: slice | Ints) -> Staged:
         """Those of some of the clients."""
@@ -63,6 +64,7 @@ class Readers(NamedTuple):
     anchors: RowAccess | None = None
     aux: RowAccess | None = None
     y: RowAccess | None = None
+    residuals: RowAccess | None = None
 
     def kept(self, staged: Staged, like: Tensor) -> Kept:
         """The rows of some clients, in the dtype and on the device of ``like``."""
@@ -96,6 +98,7 @@ class ClientState:
         anchors: RowBooks | None = None,
         aux: RowBooks | None = None,
         y: RowBooks | None = None,
+        residuals: RowBooks | None = None,
     ) -> None:
         self.duals = duals
         """lam_i."""
@@ -105,20 +108,26 @@ class ClientState:
         """Float buffers that stay with their client."""
         self.y = y
         """The second block y_i."""
+        self.residuals = residuals
+        """What compression has left unsent, where there are no duals to take it up."""
+
+    def _all(self) -> tuple[RowBooks | None, ...]:
+        """In the order of :class:`Staged`."""
+        return self.duals, self.anchors, self.aux, self.y, self.residuals
 
     def kinds(self) -> dict[str, RowBooks]:
         """The stores there are, by name."""
-        found = {"duals": self.duals, "anchors": self.anchors, "aux": self.aux, "y": self.y}
-        return {name: store for name, store in found.items() if store is not None}
+        return {name: store for name, store in zip(Staged._fields, self._all(), strict=True) if store is not None}
 
     def stage(self, clients: Ints, duals: bool = True) -> Staged:
-        """Places for the new rows of these clients; without ``duals`` only where somebody has one."""
+        """Places for the new rows of these clients; without ``duals`` only where somebody has one, and with residuals."""
 
         def slots(store: RowBooks | None) -> Slots | None:
             return None if store is None else Slots(*store.stage(clients), store.addresses())
 
         kept = self.duals if duals or len(self.duals) else None
-        return Staged(slots(kept), slots(self.anchors), slots(self.aux), slots(self.y))
+        residuals = None if duals else self.residuals
+        return Staged(slots(kept), slots(self.anchors), slots(self.aux), slots(self.y), slots(residuals))
 
     def commit(self, clients: Ints) -> None:
         """Make the staged rows of these clients theirs, and forget the others."""
@@ -134,12 +143,11 @@ class ClientState:
 
     def committed(self, clients: Ints, like: Tensor) -> Kept:
         """The committed rows of these clients, with nowhere to put new ones."""
-        stores = (self.duals, self.anchors, self.aux, self.y)
-        return Kept(*(None if store is None else CommittedRows(store, clients, like) for store in stores))
+        return Kept(*(None if store is None else CommittedRows(store, clients, like) for store in self._all()))
 
     def readers(self, own_process: bool) -> Readers:
         """For the workers: in this process the stores themselves."""
-        return Readers(*(_reader(store, own_process) for store in (self.duals, self.anchors, self.aux, self.y)))
+        return Readers(*(_reader(store, own_process) for store in self._all()))
 
 
 def _reader(store: RowBooks | None, own_process: bool) -> RowReader | None:

@@ -9,5 +9,5 @@
     halving.py     which settings go on
     stopping.py    what a signal does to a run
 
-Imports core, clock, state, policies, samplers, data, algorithms, local, problems, engines, runs, show, callbacks.
+Imports core, clock, compress, state, policies, samplers, data, algorithms, local, problems, engines, runs, show, callbacks.
 """

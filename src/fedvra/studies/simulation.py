@@ -17,7 +17,9 @@ from fedvra.callbacks.following import Following
 from fedvra.callbacks.function import Function, as_callbacks
 from fedvra.callbacks.notebook import view_of
 from fedvra.clock.system import System
+from fedvra.compress.base import as_compressor, as_download
 from fedvra.core.cohort import Setting
+from fedvra.core.compressor import Compressor
 from fedvra.core.errors import DivergedError, require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
@@ -58,6 +60,8 @@ def simulate(
     keep: Literal["x0"] | None = None,
     drop: float = 0.0,
     refuse: Refusal | None = None,
+    compress: Compressor | str | None = None,
+    compress_down: Compressor | str | None = None,
     system: System | None = None,
     eval_every: int = 1,
     metrics: Metrics | None = None,
@@ -96,6 +100,9 @@ def simulate(
         drop: probability that a reply is lost after the local work was done.
         refuse: which uploads are not counted, e.g. ``fv.MedianNorm(3)``; the records name them. Rounds are then computed one
             client at a time, and every upload of a round is held at once.
+        compress: what is done to uploads, e.g. ``fv.Quantize(bits=4)``, ``fv.TopK(0.1)`` or ``fv.Chain(...)``; the duals, or a
+            residual where there are none, make up for what is left out. See docs/compression.md.
+        compress_down: send x0 to the clients in ``"bfloat16"`` or ``"int8"``.
         system: devices and networks, e.g. ``fv.System(step=0.1, up=1e6, deadline=30)``: every record then has a simulated time,
             and replies after the deadline are not counted.
         eval_every: evaluate on the test data every so many rounds; 0 never.
@@ -154,6 +161,8 @@ def simulate(
         drop_last=drop_last,
         solver=solver or SolverSettings(),
         refuse=refuse,
+        compress=as_compressor(compress),
+        compress_down=as_download(compress_down),
         system=system,
         local=local,
         metrics=check_metrics({} if metrics is None else metrics),
