@@ -55,7 +55,9 @@ def gap(history: fv.History) -> float:
 def test_rows_with_duals_reach_the_minimiser(name: str, compress: Compressor) -> None:
     everybody = name in EVERYBODY
     options = {"sampler": fv.Full()} if everybody else {}
-    history = run((EVERYBODY if everybody else WITH_DUALS)[name], compress, **options)
+    history = run(
+        (EVERYBODY if everybody else WITH_DUALS)[name], compress, rounds=600 if name == "auto" else 400, **options
+    )
     assert distance(history) < 1e-9
     assert gap(history) < 1e-13
 
@@ -91,8 +93,8 @@ def test_the_dual_moves_by_what_was_sent_and_not_by_more() -> None:
 
 def test_a_residual_makes_up_for_what_was_left_out() -> None:
     """FedAvg with the greatest tenth stays near FedAvg's own end; the same uploads without memory drift away."""
-    whole = run(fv.FedAvg(), None, sampler=fv.Full(), rounds=2000, lr=0.01).x0
-    with_memory = run(fv.FedAvg(), fv.TopK(0.1), sampler=fv.Full(), rounds=2000, lr=0.01).x0
+    whole = run(fv.FedAvg(), None, sampler=fv.Full(), rounds=1000, lr=0.01).x0
+    with_memory = run(fv.FedAvg(), fv.TopK(0.1), sampler=fv.Full(), rounds=1000, lr=0.01).x0
     assert float((with_memory - whole).norm()) < 0.3 * _without_memory(whole)
 
 
@@ -101,7 +103,7 @@ def _without_memory(whole: torch.Tensor) -> float:
     A, b = costs().A, costs().b
     x0 = torch.zeros(P, dtype=torch.float64)
     rng = np.random.default_rng(0)
-    for _ in range(2000):
+    for _ in range(1000):
         x = x0.repeat(N, 1)
         for _ in range(4):
             x = x - 0.01 * (torch.einsum("npq,nq->np", A, x) - b)
@@ -188,7 +190,7 @@ def test_another_compressor_is_another_run(tmp_path: Path) -> None:
 
 
 def test_one_local_step_forms_its_moves() -> None:
-    """The path on which D_i is never written down steps aside; steps are what they are one at a time, up to a unit of bfloat16."""
+    """The path on which D_i is never written down steps aside; moves are those of one client at a time, up to bfloat16."""
     data = fv.split(fv.load("digits"), fv.Dirichlet(0.2), clients=10, seed=0)
     found = []
     for path in ("block", "traced"):
