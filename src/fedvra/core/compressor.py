@@ -53,6 +53,10 @@ class Compressor(Value, ABC):
     """C: from a vector to one that takes fewer bits. A frozen dataclass; see ``fedvra.compress``.
 
     Whatever is drawn at random comes from the generator that is given, so that C is the same wherever it is applied.
+
+    >>> from fedvra.compress import Quantize
+    >>> isinstance(Quantize(bits=4), Compressor), Quantize(bits=4).nbytes(width=256, itemsize=4)
+    (True, 132)
     """
 
     name: ClassVar[str]

@@ -210,9 +210,8 @@ class Federation:
         self.board.show(*(sent if exact else sent.rounded(e.compress_down, e.seed, self.state.round)))
 
     def _losses(self, clients: Ints) -> Floats:
-        return np.concatenate(
-            self.engine.map([LossesTask(part) for part in np.array_split(clients, min(8, len(clients)))])
-        )
+        parts = np.array_split(clients, min(8, len(clients)))
+        return np.concatenate(self.engine.map([LossesTask(part) for part in parts]))
 
     def _arrived(self, cohort: Cohort, row: rule.Coefficients) -> tuple[Mask, dict[str, Any]]:
         """Whose reply is neither lost (with probability ``drop``) nor late, and what the record says of the simulated time."""
@@ -256,8 +255,7 @@ class Federation:
     ) -> tuple[float | None, Mask, int]:
         """Have the local work done, take the server's step, commit.
 
-        Returns:
-            The mean training loss of those who count, who does, and how many local steps there were.
+        Returns the mean training loss of those who count, who does, and how many local steps there were.
         """
         staged = self.clients.stage(cohort.clients, duals=bool(row.alpha.any()))
         settle = partial(self.plan.settled, counts=self.state.counts)
@@ -272,8 +270,8 @@ class Federation:
     def _server_step(self, cohort: Cohort, counted: Mask, row: rule.Coefficients, sums: Sums) -> None:
         state, e = self.state, self.experiment
         server = Server(state.x0, state.lam, state.aux, state.memory)
-        after = server_round(server, cohort, counted, row, sums, e.algorithm, partial(project, e.problem))
-        state.x0, state.lam, state.aux, state.memory = after
+        made = server_round(server, cohort, counted, row, sums, e.algorithm, partial(project, e.problem))
+        state.x0, state.lam, state.aux, state.memory = made
 
     # -- after the work ------------------------------------------------------------------------------------------------
 
