@@ -7,7 +7,7 @@ RUN pip install --no-cache-dir -c /src/constraints.txt /src \
     && useradd --create-home --uid 1000 fedvra \
     && install -d -o fedvra /srv
 
-USER fedvra
+USER 1000
 WORKDIR /srv
 ENV FEDVRA_DATA=/srv/data
 ENTRYPOINT ["fedvra"]

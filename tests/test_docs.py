@@ -36,7 +36,6 @@ from fedvra.data.sources import is_stored
 from fedvra.models import MODELS
 from fedvra.reproduce.recipe import load
 from fedvra.reproduce.wanted import plan
-from fedvra.runs.algorithm_text import settings_of
 from fedvra.runs.config import configure
 from fedvra.runs.option_text import assignments
 from fedvra.runs.variants import parse_variants
@@ -297,18 +296,22 @@ def shipped() -> dict[str, Any]:
     return {kind.label: kind for _, kind in REGISTRY.items() if kind.__module__.startswith("fedvra.algorithms.")}
 
 
-def test_every_algorithm_has_its_section() -> None:
-    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^### (.+)$", page, flags=re.MULTILINE)) == set(shipped())
-    for label, kind in shipped().items():
-        section = " ".join(page.split(f"\n### {label}\n")[1].split("\n##")[0].split())
-        defaults = [f"{name}={_shown(value)}" for name, value in settings_of(kind()).items()]
-        assert section.startswith(f"`{kind.name}`, `fv.{kind.__name__}({', '.join(defaults)})`. ")
-        assert f"Reference: {kind.reference}" in section
-
-
-def _shown(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def test_every_algorithm_has_its_page_and_curve() -> None:
+    """In a process of its own, as above; the pages are written from the classes."""
+    source = ROOT / "scripts" / "algorithm_pages.py"
+    code = f"import runpy, json; names = runpy.run_path({str(source)!r}); figures = json.loads(names['FIGURES'].read_text())\n"
+    code += "print(json.dumps({name: names['page'](kind, figures) for name, kind in names['shipped']().items()}))"
+    done = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr}\nnew algorithm? run python scripts/algorithm_pages.py --demo"
+    made = json.loads(done.stdout)
+    listed = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    assert {page.stem for page in (ROOT / "docs/algorithms").glob("*.md")} == set(made)
+    for name, text in made.items():
+        page = ROOT / "docs" / "algorithms" / f"{name}.md"
+        assert page.read_text(encoding="utf-8") == text, "run python scripts/algorithm_pages.py"
+        assert (ROOT / "docs" / "images" / "algorithms" / f"{name}.svg").is_file()
+        assert f"](algorithms/{name}.md)" in listed
+        assert "## When to use it\n\n\n" not in text, f"{name} does not say when to use it: give its class a `suits`"
 
 
 def coefficients_shown(name: str) -> dict[str, list[str]]:

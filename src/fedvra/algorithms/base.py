@@ -44,6 +44,8 @@ class Algorithm(Value, ABC):
     label: ClassVar[str]
     """In tables and plots."""
     reference: ClassVar[str]
+    suits: ClassVar[str] = ""
+    """When to choose it, in a sentence or two: on its page and in ``fedvra algorithms --json``."""
     original: ClassVar[Protocol] = Protocol()
     """Vectors sent by the published protocol; what is sent here follows from the coefficients."""
     everyone_takes_part: ClassVar[bool] = False

@@ -33,6 +33,10 @@ class FedADMM(Algorithm):
 
     name: ClassVar[str] = "fedadmm"
     label: ClassVar[str] = "FedADMM"
+    suits: ClassVar[str] = (
+        "A primal-dual baseline with one hyper-parameter, and the starting point of FedVRA, which converges "
+        "faster with its two further stepsizes."
+    )
     reference: ClassVar[str] = (
         "Algorithm 2 of the FedVRA paper; Wang et al., FedADMM: a federated primal-dual algorithm, 2022"
     )

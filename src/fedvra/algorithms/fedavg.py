@@ -43,6 +43,9 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
     label: ClassVar[str] = "FedAvg"
+    suits: ClassVar[str] = (
+        "The baseline, and the choice where clients can keep no state between rounds and their data are similar."
+    )
     reference: ClassVar[str] = (
         "McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017"
     )

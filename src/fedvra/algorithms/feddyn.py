@@ -37,6 +37,9 @@ class FedDyn(Algorithm):
 
     name: ClassVar[str] = "feddyn"
     label: ClassVar[str] = "FedDyn"
+    suits: ClassVar[str] = (
+        "Clients that can keep a dual, data that differ, and one hyper-parameter, which has to be tuned."
+    )
     reference: ClassVar[str] = "Acar et al., Federated learning based on dynamic regularization, ICLR 2021"
     converges_exactly: ClassVar[bool] = True
 

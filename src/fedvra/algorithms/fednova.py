@@ -31,6 +31,9 @@ class FedNova(Algorithm):
 
     name: ClassVar[str] = "fednova"
     label: ClassVar[str] = "FedNova"
+    suits: ClassVar[str] = (
+        "Stateless clients that take unequal numbers of local steps: FedAvg would lean towards those that take more."
+    )
     reference: ClassVar[str] = (
         "Wang et al., Tackling the objective inconsistency problem in heterogeneous federated optimization, NeurIPS 2020"
     )

@@ -42,6 +42,7 @@ class FedPD(Algorithm):
 
     name: ClassVar[str] = "fedpd"
     label: ClassVar[str] = "FedPD"
+    suits: ClassVar[str] = "Every client in every round, and communication that is worth skipping now and then."
     reference: ClassVar[str] = (
         "Zhang et al., FedPD: a federated learning framework with adaptivity to non-IID data, IEEE TSP 2021"
     )

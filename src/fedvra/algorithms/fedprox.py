@@ -31,6 +31,10 @@ class FedProx(Algorithm):
 
     name: ClassVar[str] = "fedprox"
     label: ClassVar[str] = "FedProx"
+    suits: ClassVar[str] = (
+        "Stateless clients whose data differ, where FedAvg's clients drift too far apart. It damps the drift "
+        "and does not remove the bias."
+    )
     reference: ClassVar[str] = "Li et al., Federated optimization in heterogeneous networks, MLSys 2020"
 
     def __post_init__(self) -> None:

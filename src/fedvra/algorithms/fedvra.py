@@ -105,5 +105,9 @@ class FedVRA(PrimalDual):
 
     name: ClassVar[str] = "fedvra"
     label: ClassVar[str] = "FedVRA"
+    suits: ClassVar[str] = (
+        "The first one to try: data that differ, partial participation, unequal local work. Its stepsizes "
+        "need no tuning; clients keep one vector of the model's size between rounds."
+    )
     reference: ClassVar[str] = "Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework"
     converges_exactly: ClassVar[bool] = True

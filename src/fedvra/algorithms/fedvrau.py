@@ -48,5 +48,9 @@ class FedVRAU(PrimalDual):
 
     name: ClassVar[str] = "fedvra-u"
     label: ClassVar[str] = "FedVRA-U"
+    suits: ClassVar[str] = (
+        "Problems with a private block of variables per client or with constraints: semi-supervised learning, "
+        "clustering, personalisation."
+    )
     reference: ClassVar[str] = "Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework"
     converges_exactly: ClassVar[bool] = True

@@ -37,6 +37,10 @@ class Scaffold(Algorithm):
 
     name: ClassVar[str] = "scaffold"
     label: ClassVar[str] = "SCAFFOLD"
+    suits: ClassVar[str] = (
+        "Clients that can keep a control variate, where data differ. There is little to tune; twice the "
+        "traffic as published."
+    )
     reference: ClassVar[str] = (
         "Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020"
     )

@@ -31,6 +31,9 @@ class VRLSGD(Algorithm):
 
     name: ClassVar[str] = "vrlsgd"
     label: ClassVar[str] = "VRL-SGD"
+    suits: ClassVar[str] = (
+        "A few reliable clients that all take part in every round, such as hospitals or data centres."
+    )
     reference: ClassVar[str] = "Liang et al., Variance reduced local SGD with lower communication complexity, 2019"
     everyone_takes_part: ClassVar[bool] = True
     converges_exactly: ClassVar[bool] = True

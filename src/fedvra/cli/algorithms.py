@@ -62,6 +62,7 @@ def _algorithms() -> list[dict[str, Any]]:
             "class": kind.__name__,
             "parameters": {key: written(key, value) for key, value in settings_of(kind()).items()},
             "description": readable((kind.__doc__ or "").strip().split("\n", 1)[0]),
+            "suits": kind.suits,
             "everyone_takes_part": kind.everyone_takes_part,
             "converges_exactly": kind.converges_exactly,
             "published_vectors": {"up": kind.original.up, "down": kind.original.down},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,16 @@ from typing import Any
 from fedvra.core.files import replace_durably
 from fedvra.core.goals import Target
 from fedvra.show.style import looks, order
+
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedvra",  # the same figure, the same bytes
+}
+"""Of figures in the documentation; those for papers have their own type, in ``fedvra.show.figures``."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,21 @@ def draw_lines(axes: Any, curves: Sequence[Curve], scale: float = 1.0, width: fl
         )
         if low != high:
             axes.fill_between(curve.rounds, low, high, color=look.light, alpha=0.15, linewidth=0, zorder=top)
+
+
+@contextmanager
+def svg_figure(width: float, height: float, across: int = 1) -> Iterator[tuple[Any, Any]]:
+    """A figure for a page, in the style of all of them: inches, and panels side by side that share their axes.
+
+    Write it within the block. Letters stay letters, so a browser can set and search them.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        panels = figure.subplots(1, across, sharex=True, sharey=True, squeeze=False)[0]
+        yield figure, panels[0] if across == 1 else panels
 
 
 def write_figure(figure: Any, path: Path) -> Path:
