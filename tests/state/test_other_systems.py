@@ -14,7 +14,7 @@ NAMES = {
         "memfd_create", "posix_fallocate", "preadv", "pread", "pwrite", "sched_getaffinity", "sched_setscheduler", "sysconf",
         "fork", "setsid", "killpg", "getppid", "O_CLOEXEC",
     ),
-    "mmap": ("MAP_POPULATE", "MAP_SHARED", "MAP_PRIVATE"),
+    "mmap": ("MADV_HUGEPAGE", "MAP_POPULATE", "MAP_SHARED", "MAP_PRIVATE"),
 }  # fmt: skip
 ELSEWHERE = f"""
 import sys, os, mmap, sysconfig, warnings

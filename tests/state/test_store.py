@@ -12,6 +12,7 @@ import torch
 
 from fedvra.core.errors import FedvraError
 from fedvra.state.client_store import ClientStore, MemoryBudget
+from fedvra.state.segments import LARGE_ROW
 from fedvra.state.shared_rows import SEGMENT_BYTES, RowReader, shared_tensor
 
 
@@ -130,3 +131,41 @@ def test_rows_that_nobody_else_sees_need_no_file() -> None:
     store.put([1], [torch.ones(4)])
     assert store.segments[0].file is None
     assert store.get(1).tolist() == [1.0] * 4
+
+
+def test_a_large_row_is_not_mapped_before_it_is_met_again() -> None:
+    """A new one is written to the kernel's pages from memory that was used before."""
+    store = ClientStore(LARGE_ROW // 4 + 3, torch.float32)
+    _, write = store.stage(np.array([1, 2]))
+    first, second = (store.place(int(slot)) for slot in write)
+    assert first.data_ptr() == second.data_ptr()
+    filled(store, [1, 2], 3.0)
+    assert "rows" not in store.segments[0].__dict__
+    store.commit([1, 2])
+    assert [float(row.sum()) for _, row in store.items()] == [3.0 * store.width] * 2
+    _, write = store.stage(np.array([1]))
+    filled(store, [1], 4.0)
+    store.commit([1])
+    _, again = store.stage(np.array([1]))  # the slot it had first, which was read since
+    assert store.place(int(again[0])).data_ptr() == store.load(int(again[0])).data_ptr()
+
+
+@pytest.mark.parametrize("seen_by_the_writer", [True, False])
+def test_large_rows_reach_other_processes_written_or_mapped(seen_by_the_writer: bool) -> None:
+    store = ClientStore(LARGE_ROW // 4, torch.float32)
+    filled(store, [1, 2], 5.0)
+    store.commit([1, 2])
+    read, write = store.stage(np.array([1, 2]))
+    child = os.fork()
+    if child == 0:
+        reader = RowReader(store.width, store.dtype, store.rows_per_segment)
+        reader.attach(store.addresses())
+        for old, new in zip(read.tolist(), write.tolist(), strict=True):
+            if seen_by_the_writer:
+                reader.load(new)
+            torch.add(reader.load(old), 1.0, out=(place := reader.place(new)))
+            reader.save(new, place)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    store.commit([1, 2])
+    assert {float(x) for _, row in store.items() for x in row.unique()} == {6.0}

@@ -104,7 +104,7 @@ class Rows(Protocol):
         """The committed vector of the k-th client, not to be written to; None where it has none yet."""
 
     def place(self, k: int) -> Tensor | None:
-        """Where its new vector may be computed in place; None: anywhere."""
+        """Where its new vector is best computed, good until the next call; None: anywhere."""
 
     def stage(self, k: int, row: Tensor) -> None:
         """Keep its new vector until the reply is counted, or thrown away."""

@@ -27,7 +27,7 @@ import torch
 from fedvra.core.errors import FedvraError, UsageError, require
 from fedvra.engines.worker import Task, Worker
 from fedvra.local.randomness import kept_generators
-from fedvra.state.shared_rows import CPU
+from fedvra.state.segments import CPU
 
 log = logging.getLogger("fedvra")
 PR_SET_PDEATHSIG = 1

@@ -124,7 +124,7 @@ class HeldRows(RowAccess):
         with self._lock:
             self._store.save(self._place_of(slot), values)
 
-    def place(self, slot: int) -> Tensor | None:
+    def place(self, slot: int) -> Tensor:
         with self._lock:
             return self._store.place(self._place_of(slot))
 

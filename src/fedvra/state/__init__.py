@@ -2,7 +2,8 @@
 
     client_store.py  one row per client that took part, staged, then committed or rolled back
     row_books.py     which row is whose, wherever rows are
-    shared_rows.py   the memory that rows lie in, shared between processes
+    shared_rows.py   rows by slot, on either side of a process boundary
+    segments.py      the memory or disk that rows lie in
     durable.py       files and snapshots that survive a crash
     model_file.py    what was learned, as a file
     folders.py       folders of runs and their locks

@@ -51,7 +51,10 @@ class SlotRows:
         return None if slot < 0 else self._reader.load(slot).to(self._like)
 
     def place(self, k: int) -> Tensor | None:
-        return self._reader.place(self._write[k]) if self._reader.dtype == self._like.dtype else None
+        if self._reader.dtype != self._like.dtype:
+            return None
+        place = self._reader.place(self._write[k])
+        return place if place.device == self._like.device else None
 
     def stage(self, k: int, row: Tensor) -> None:
         self._reader.save(self._write[k], row)
