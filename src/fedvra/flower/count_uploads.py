@@ -50,15 +50,19 @@ def count(
     model, dual = torch.zeros_like(books.x0), torch.zeros_like(books.x0)
     aux = None if books.aux is None else torch.zeros_like(books.aux)
     duals: dict[int, Tensor] = {}
+    sent = Broadcast(books.x0, books.lam, books.aux).rounded(experiment.compress_down, experiment.seed, books.round)
     for k, (place, upload) in enumerate(zip(np.flatnonzero(counted).tolist(), made, strict=True)):
         one = slice(place, place + 1)
         omega = cohort.omega[one]
         shares = Shares(model, omega * row.w[one], dual, omega * row.alpha[one], aux, omega)
         shadow_row = _ShadowRow(int(part.clients[k]), books.shadow, duals) if shadow else None
-        _repeat(books, experiment, cohort, row, one, upload, Kept(duals=shadow_row), shares)
+        _repeat(sent, experiment, cohort, row, one, upload, Kept(duals=shadow_row), shares)
+    told = sent.lam if experiment.compress_down is not None else None
     server = Server(books.x0, books.lam, books.aux, books.memory)
     projected = partial(project, experiment.problem)
-    after = server_round(server, cohort, counted, row, Sums(model, dual, aux, loss), experiment.algorithm, projected)
+    after = server_round(
+        server, cohort, counted, row, Sums(model, dual, aux, loss, told), experiment.algorithm, projected
+    )
     if not bool(torch.isfinite(after.x0).all() and torch.isfinite(after.lam).all()):
         raise DivergedError(
             f"{experiment.algorithm.label} diverged in round {books.round + 1}, x0 is no longer finite: lower the step "
@@ -87,7 +91,7 @@ def _settled(
 
 
 def _repeat(
-    books: Books,
+    sent: Broadcast,
     experiment: Experiment,
     cohort: Cohort,
     row: rule.Coefficients,
@@ -103,7 +107,7 @@ def _repeat(
     losses = np.array([upload.loss])
     client_round(
         lambda terms, private, block: WholeMoves(terms, upload.move.unsqueeze(0), losses),
-        Broadcast(books.x0, books.lam, books.aux),
+        sent,
         orders,
         kept,
         private,
@@ -157,7 +161,8 @@ def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str)
     if answer.status != Status.DONE:
         return f"did not do the work: {printable(answer.reason)}"
     try:
-        upload = checked_upload(answer, client, strategy.books.x0, strategy.books.aux, strategy.max_norm)
+        books = strategy.books
+        upload = checked_upload(answer, client, books.x0, books.aux, strategy.max_norm, strategy.experiment.compress)
         if isinstance(strategy.experiment.local, Loop):
             k = cohort.clients.tolist().index(client)
             check_work(upload, int(cohort.steps[k]), float(cohort.carry[k]))

@@ -15,6 +15,8 @@ from flwr.supercore import log
 
 from fedvra.callbacks.base import Callback, Run
 from fedvra.callbacks.following import Following
+from fedvra.core.adaptive import chosen
+from fedvra.core.cohort import Cohort
 from fedvra.flower.evaluating import labelled
 from fedvra.flower.private import private_files
 from fedvra.flower.roster import exchange
@@ -77,6 +79,32 @@ def run_rounds(
         log(INFO, "stopped: %s", run.stopped)
     result.arrays = strategy.arrays()
     return result
+
+
+def note_round(
+    strategy: Strategy,
+    cohort: Cohort,
+    counted: list[int],
+    why: dict[int, str],
+    refused: list[int],
+    loss: float | None,
+) -> MetricRecord:
+    """Write down what became of a round; the same for Flower."""
+    e = strategy.experiment
+    picked = chosen(e.algorithm, cohort)
+    record = {
+        "round": strategy.books.round,
+        "cohort": cohort.clients.tolist(),
+        "counted": counted,
+        "lost": why,
+        **({} if e.refuse is None else {"refused": refused}),
+        "train_loss": loss,
+        **picked,
+    }
+    strategy.records.append(record)
+    shown = float("nan") if loss is None else loss
+    log(INFO, "round %s: %s of %s counted, train loss %.4f", strategy.books.round, len(counted), len(cohort), shown)
+    return MetricRecord({"train_loss": shown, "counted": len(counted), "cohort": len(cohort), **picked})
 
 
 def results_of_nodes(strategy: Strategy, found: dict[str, Any]) -> MetricRecord | None:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedvra.core import rule
+from fedvra.core.block import Broadcast
 from fedvra.core.cohort import Cohort, Floats, Ints
 from fedvra.flower.protocol import Answer, Errand, Order, Status
 from fedvra.flower.roster import exchange, make_message, match, read_reply
+from fedvra.flower.wire import down
 
 if TYPE_CHECKING:
     from fedvra.flower.strategy import Strategy
@@ -39,10 +42,24 @@ def make_order(strategy: Strategy, errand: Errand, client: int) -> Order:
     )
 
 
+def model_vectors(strategy: Strategy, dual: bool = False) -> dict[str, Tensor]:
+    """x0, and lam where it is needed, as they are sent."""
+    books, e = strategy.books, strategy.experiment
+    if e.compress_down is None:
+        return {"x0": books.x0, **({"lam": books.lam} if dual else {})}
+    return down(Broadcast(books.x0, books.lam), e.compress_down, e.seed, books.round, dual)
+
+
+def down_text(strategy: Strategy) -> str:
+    """What is done to them on the way."""
+    how = strategy.experiment.compress_down
+    return "" if how is None else how.text()
+
+
 def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> list[Order]:
     """The work of a round, for the clients of the cohort that are connected and have their state."""
-    books = strategy.books
-    vectors = {"x0": books.x0, **({"lam": books.lam} if row.sigma else {})}
+    books, e = strategy.books, strategy.experiment
+    vectors = model_vectors(strategy, dual=bool(row.sigma))
     if books.aux is not None:
         vectors["aux"] = books.aux
     orders = []
@@ -58,7 +75,10 @@ def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> 
                 gamma=float(row.gamma[k]),
                 alpha=float(row.alpha[k]),
                 sigma=float(row.sigma),
-                local=strategy.experiment.local.text(),
+                local=e.local.text(),
+                compress="" if e.compress is None else e.compress.text(),
+                compress_down=down_text(strategy),
+                residual=int(e.compress is not None and not row.alpha.any()),
                 rate=0.0 if row.rate is None else float(row.rate[k]),
                 arrays={**order.arrays, **vectors},
             )
@@ -80,8 +100,8 @@ def losses(strategy: Strategy, grid: Grid) -> Callable[[Ints], Floats]:
     """f_i(x0), asked of the clients; whoever does not answer, or not with a number, comes last."""
 
     def asked(clients: Ints) -> Floats:
-        x0 = {"x0": strategy.books.x0}
-        orders = [replace(make_order(strategy, Errand.LOSS, int(client)), arrays=x0) for client in clients]
+        x0, how = model_vectors(strategy), down_text(strategy)
+        orders = [replace(make_order(strategy, Errand.LOSS, int(i)), arrays=x0, compress_down=how) for i in clients]
         answers = ask(strategy, grid, orders)
         found = [-np.inf if isinstance(a, str) or a.status != Status.DONE else a.loss for a in answers]
         return np.array([loss if np.isfinite(loss) else -np.inf for loss in found])

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +25,11 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from fedvra.compress import parse_compressor
 from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
 from fedvra.core.errors import UsageError, require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser, Torch, parse_local
-from fedvra.core.step import Moves, client_round
+from fedvra.core.step import CompressedMoves, Moves, client_round
 from fedvra.core.threads import one_thread
 from fedvra.data.dataset import Dataset, FederatedData, checked
 from fedvra.flower.client_ledger import Ledger, LostStateError, Rows, StaleMessageError
@@ -36,6 +37,7 @@ from fedvra.flower.evaluating import own_results
 from fedvra.flower.orphans import end_with_supernode
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
+from fedvra.flower.wire import received
 from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.own_loop import LocalWork, own_steps
 from fedvra.local.protocol import Solver, SolverSettings, start_of_y
@@ -134,6 +136,15 @@ class _Node:
             self.problem.check(found, self.settings)
         return found
 
+    @functools.cached_property
+    def arrays(self) -> Mapping[str, Tensor]:
+        """What the order brought, as numbers."""
+        return (
+            received(self.order, self.problem.initial(self.order.seed))
+            if self.order.compress_down
+            else self.order.arrays
+        )
+
     def answer(self) -> Answer:
         order = self.order
         if order.errand != Errand.HELLO and order.client != self.client:
@@ -170,7 +181,7 @@ class _Node:
 
     def _loss(self) -> Answer:
         with closing(self.problem.solver(self.data, self.settings)) as solver:
-            found = solver.losses(self.order.arrays["x0"], np.array([self.client]))
+            found = solver.losses(self.arrays["x0"], np.array([self.client]))
         return self._say(Status.DONE, loss=float(found[0]))
 
     def _evaluate(self) -> Answer:
@@ -189,16 +200,18 @@ class _Node:
     def _train(self) -> Answer:
         """Steps 9-15; the new state is on the disk before the upload leaves."""
         order, rows, new = self.order, self.ledger.rows(), Rows()
-        x0, lam, aux = order.arrays["x0"], order.arrays.get("lam"), order.arrays.get("aux")
+        x0, lam, aux = self.arrays["x0"], self.arrays.get("lam"), self.arrays.get("aux")
         self._check_model(aux)
         block = Block(order.round, order.seed, np.array([self.client]), np.array([order.steps]), np.array([order.eta]))
         gamma, alpha = np.array([order.gamma]), np.array([order.alpha])
         rate = np.array([order.rate]) if order.rate and order.local == "loop" else None
         orders = Orders(block, gamma, alpha, order.sigma, self.problem.decay, local=self._optimiser(), rate=rate)
+        orders = replace(orders, compress=parse_compressor(order.compress) if order.compress else None)
         kept = Kept(
             duals=_LedgerRows("lam", rows, new) if order.alpha or order.sigma or "lam" in rows else None,
             aux=_LedgerRows("aux", rows, new) if keeps_statistics_local(self.problem) else None,
             y=_LedgerRows("y", rows, new) if y_width_of(self.problem, self.data) else None,
+            residuals=_LedgerRows("residual", rows, new) if order.residual else None,
         )
         with one_thread():
             solver = self.problem.solver(self.data, self.settings)
@@ -206,7 +219,7 @@ class _Node:
             private = kept.start(aux, start_of_y(solver), block.clients)
             sent = Broadcast(x0, torch.zeros_like(x0) if lam is None else lam, aux)
             moves = client_round(functools.partial(self._steps, solver), sent, orders, kept, private)
-        arrays = {"move": to_array(moves.sent(0))}
+        arrays = {"move": to_array(moves.message(0) if isinstance(moves, CompressedMoves) else moves.sent(0))}
         if private.aux is not None:
             arrays["aux"] = to_array(private.aux[0])
         answer = self._say(Status.DONE, ticket=self.ledger.stage(new), loss=float(moves.losses[0]), arrays=arrays)

@@ -23,7 +23,7 @@ ARRAYS, CONFIG = "fedvra.arrays", "fedvra.config"
 MAX_TEXT = 2000
 MAX_SHOWN = 300
 """Characters of somebody else's words that are logged or kept in a record."""
-KINDS = ("<f4", "<f8", "<f2")
+KINDS = ("<f4", "<f8", "<f2", "|u1")
 """The numbers a vector may hold, as NumPy writes them."""
 
 
@@ -87,6 +87,12 @@ class Order:
     training loop of its own."""
     rate: float = 0.0
     """alpha*T, where a client with a loop of its own is to work out alpha from the T that it comes to; 0: it is as given."""
+    compress: str = ""
+    """What is done to the move, as the command line writes it; "": nothing."""
+    residual: int = 0
+    """1: what that leaves out is kept by the client and added to its next move, for there is no dual to take it up."""
+    compress_down: str = ""
+    """What was done to x0 and lam, which then are bytes; "": nothing."""
     metrics: str = ""
     """Which figures are wanted besides accuracy and loss, by name, separated by commas."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
@@ -110,7 +116,8 @@ class Answer:
     carried: float = 0.0
     """T_i, likewise: how far a constant unit gradient would have been carried; 0 where its optimiser has no such number."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
-    """"move" (x_i - x0), "aux", "lam" in a report, "figures" of a test: as they came, to be checked before they are read."""
+    """"move" (x_i - x0, or the bytes that it was compressed to), "aux", "lam" in a report, "figures" of a test: as they came,
+    to be checked before they are read."""
 
 
 def pack(message: Order | Answer) -> RecordDict:

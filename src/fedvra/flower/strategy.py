@@ -19,15 +19,16 @@ from torch import Tensor
 from fedvra.algorithms.base import Algorithm
 from fedvra.callbacks.base import Callback
 from fedvra.callbacks.function import as_callbacks
+from fedvra.compress.base import as_compressor, as_download
 from fedvra.core import rule
-from fedvra.core.adaptive import chosen
 from fedvra.core.cohort import Cohort, Setting
+from fedvra.core.compressor import Compressor
 from fedvra.core.errors import UsageError, require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment, Plan
 from fedvra.flower.count_uploads import count, judge
-from fedvra.flower.course import Evaluate, results_of_nodes, run_rounds
+from fedvra.flower.course import Evaluate, note_round, results_of_nodes, run_rounds
 from fedvra.flower.errands import losses, make_order, train_orders
 from fedvra.flower.evaluating import collected, evaluation_messages
 from fedvra.flower.private import read_key
@@ -58,6 +59,7 @@ class Strategy(FlowerStrategy):
         max_norm: refuse uploads x_i - x0 of greater Euclidean norm; None sets no bound.
         local: what takes the clients' steps, as in ``simulate``; ``fv.Torch(...)`` must be given to the clients as well.
         refuse: which of a round's uploads are not counted, e.g. ``fv.MedianNorm(3)`` or ``fv.MultiKrum(2)``; None: all are.
+        compress, compress_down: what is done to uploads and downloads, as in ``simulate``.
         max_samples: refuse clients that say they hold more; with weights="samples" it is what they may claim.
         audit_every: compare lam with the clients' duals every so many rounds; 0 never.
         bind_keys: a client number belongs to the key of the node that claimed it first. False where SuperNodes are not
@@ -90,6 +92,8 @@ class Strategy(FlowerStrategy):
         x_init: Tensor | None = None,
         max_norm: float | None = None,
         refuse: Refusal | None = None,
+        compress: Compressor | str | None = None,
+        compress_down: Compressor | str | None = None,
         max_samples: int = 10**9,
         audit_every: int = 25,
         bind_keys: bool = True,
@@ -118,6 +122,8 @@ class Strategy(FlowerStrategy):
             drop_last=drop_last,
             refuse=refuse,
             local=local,
+            compress=as_compressor(compress),
+            compress_down=as_download(compress_down),
         )
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
@@ -238,25 +244,7 @@ class Strategy(FlowerStrategy):
         books.counts[cohort.clients] += 1
         books.round += 1
         self.save()
-        return self.arrays(), self._record(cohort, sorted(uploads), why, refused, loss)
-
-    def _record(
-        self, cohort: Cohort, counted: list[int], why: dict[int, str], refused: list[int], loss: float | None
-    ) -> MetricRecord:
-        picked = chosen(self.experiment.algorithm, cohort)
-        record = {
-            "round": self.books.round,
-            "cohort": cohort.clients.tolist(),
-            "counted": counted,
-            "lost": why,
-            **({} if self.experiment.refuse is None else {"refused": refused}),
-            "train_loss": loss,
-            **picked,
-        }
-        self.records.append(record)
-        shown = float("nan") if loss is None else loss
-        log(INFO, "round %s: %s of %s counted, train loss %.4f", self.books.round, len(counted), len(cohort), shown)
-        return MetricRecord({"train_loss": shown, "counted": len(counted), "cohort": len(cohort), **picked})
+        return self.arrays(), note_round(self, cohort, sorted(uploads), why, refused, loss)
 
     # -- parts ------------------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,11 @@ import torch
 from flwr.app import Array
 from torch import Tensor
 
+from fedvra.core.compressor import BadCodeError, Compressor
 from fedvra.core.errors import FedvraError, UsageError
 from fedvra.flower.client_ledger import check_ticket
-from fedvra.flower.protocol import Answer, BadMessageError, read_array
+from fedvra.flower.protocol import Answer, BadMessageError
+from fedvra.flower.wire import read_vector
 
 ABSURD = 1e9
 """No honest vector is so many times longer than the one it belongs to (plus 1), however badly a run diverges in one round."""
@@ -53,7 +55,14 @@ def check_work(upload: Upload, steps: int, carried: float) -> None:
             raise RefusedUploadError(f"its loop says of {name} {said:.4g}, where {asked:.4g} were asked for")
 
 
-def checked_upload(answer: Answer, client: int, x0: Tensor, aux: Tensor | None, max_norm: float | None) -> Upload:
+def checked_upload(
+    answer: Answer,
+    client: int,
+    x0: Tensor,
+    aux: Tensor | None,
+    max_norm: float | None,
+    compress: Compressor | None = None,
+) -> Upload:
     """The upload in an answer to a model x0 with buffers ``aux``; raises RefusedUploadError with the reason."""
     if answer.client != client:
         raise RefusedUploadError(f"it says that it comes from client {answer.client}")
@@ -68,14 +77,16 @@ def checked_upload(answer: Answer, client: int, x0: Tensor, aux: Tensor | None, 
     return Upload(
         ticket=answer.ticket,
         loss=answer.loss,
-        move=checked_vector(answer.arrays.get("move"), x0, "the move", max_norm),
+        move=checked_vector(answer.arrays.get("move"), x0, "the move", max_norm, compress),
         aux=None if aux is None else checked_vector(answer.arrays.get("aux"), aux, "the buffers"),
         steps=answer.steps,
         carried=answer.carried,
     )
 
 
-def checked_vector(array: Array | None, like: Tensor, name: str, max_norm: float | None = None) -> Tensor:
+def checked_vector(
+    array: Array | None, like: Tensor, name: str, max_norm: float | None = None, compress: Compressor | None = None
+) -> Tensor:
     """A vector that came from elsewhere, once it is known to be one that can be added to ``like``."""
     if array is None:
         raise RefusedUploadError(f"{name}: missing")
@@ -83,8 +94,8 @@ def checked_vector(array: Array | None, like: Tensor, name: str, max_norm: float
     if len(array.data) > most:
         raise RefusedUploadError(f"{name} takes {len(array.data)} bytes, expected {most} at most")
     try:
-        found = read_array(array)
-    except BadMessageError as error:
+        found = read_vector(array, compress, like)
+    except (BadMessageError, BadCodeError) as error:
         raise RefusedUploadError(f"{name}: {error}") from error
     if found.dtype != like.dtype:
         raise RefusedUploadError(f"{name} is {found.dtype}, expected {like.dtype}")
