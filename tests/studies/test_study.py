@@ -41,3 +41,12 @@ def test_a_kept_run_of_auto_can_be_made_again(kind: str) -> None:
     again = study.quadratic(*study.QUADRATICS[kind], 0, fv.FedVRA())
     np.testing.assert_allclose(again["curve"], kept["curve"], atol=1e-3)
     np.testing.assert_allclose(again["sigma"], kept["sigma"], atol=2e-3)
+
+
+def test_what_judges_the_rule_has_no_part_in_its_design() -> None:
+    """Neither a task nor a seed is on both lists."""
+    lists = load("adaptive_lists")
+    design, held_out = ([(t.name, t.options, t.seeds) for t in some] for some in (lists.DESIGN, lists.HELD_OUT))
+    assert len({name for name, *_ in design + held_out}) == len(design) + len(held_out)
+    assert not [options for _, options, _ in design if options in [other for _, other, _ in held_out]]
+    assert not {s for *_, seeds in design for s in seeds} & {s for *_, seeds in held_out for s in seeds}
