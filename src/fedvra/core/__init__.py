@@ -3,6 +3,7 @@
     rule.py        the update equations, and the only place where they are
     coefficients.py  what an algorithm says of a round: its row of the table
     cohort.py      who takes part in a round: clients, p, Q, eta, omega
+    members.py     who belongs to a federation, over client numbers that never change
     streams.py     random numbers, keyed by seed, purpose, round and client
     registry.py    how algorithms, samplers, data sets, models and tasks are found by name
     validation.py  checks of what a user gives

@@ -217,6 +217,36 @@ def server_dual(lam: Tensor, dual_sum: Tensor, sigma: float, omega: float, told:
     return (1 - sigma * omega) * lam - dual_sum if told is None else lam - sigma * omega * told - dual_sum
 
 
+def reweighed_dual(lam: Tensor, lam_i: Tensor | None, weight: float, change: float) -> Tensor:
+    r"""lam after the weight of one client has changed, so that it goes on being the weighted mean of the clients' duals.
+
+    .. math:: \lambda \leftarrow \frac{R\lambda + \Delta_i\lambda_i}{R + \Delta_i}, \qquad R = \sum_j r_j,\ \omega_j = r_j / R
+
+    Weights r_j are 1 each, or the numbers of samples n_j. That lam = sum_j omega_j*lam_j says that R*lam = sum_j r_j*lam_j, a
+    sum over those who are there, of which every client's part is its own. So:
+
+    * who joins brings lam_i = 0 and r_new: lam <- (1 - omega_new)*lam with omega_new = r_new/(R + r_new);
+    * who leaves takes its part along, Delta = -r_i: lam <- (lam - omega_i*lam_i)/(1 - omega_i);
+    * whose samples become n_j + dn_j: lam <- (n*lam + dn_j*lam_j)/(n + dn_j).
+
+    At the minimiser of the new cost lam = sum_j omega_j*grad f_j = 0, and only with this lam is it where the run comes to rest.
+    Departure from the paper: its clients are the same from the first round to the last.
+
+    Args:
+        lam_i: the client's dual as it was counted last; None stands for zero.
+        weight: R, before the change.
+        change: Delta_i.
+
+    >>> reweighed_dual(torch.tensor([2.0]), torch.tensor([5.0]), weight=3, change=-1)  # duals 5, 1, 0: the first one leaves
+    tensor([0.5000])
+    """
+    new = weight + change
+    total = lam.double() * (weight / new)
+    if lam_i is not None:
+        total = total + lam_i.double() * (change / new)
+    return total.to(lam.dtype)
+
+
 def server_model(
     x0: Tensor,
     lam: Tensor,

@@ -21,6 +21,7 @@ from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.core.compressor import Compressor
 from fedvra.core.errors import UsageError, require
 from fedvra.core.loops import Done, Loop
+from fedvra.core.members import Members
 from fedvra.core.objects import Value
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.local.metrics import Metrics, check_metrics
@@ -28,7 +29,7 @@ from fedvra.local.protocol import SolverSettings
 from fedvra.policies import Auto
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem
-from fedvra.samplers import Participation, Sampler
+from fedvra.samplers import Participation, Sampler, among
 from fedvra.samplers.base import Losses
 from fedvra.samplers.work import Work
 
@@ -83,6 +84,16 @@ def client_weights(weights: Any, samples: Ints) -> Floats:
     >>> client_weights("samples", np.array([1, 3]))
     array([0.25, 0.75])
     """
+    raw = raw_weights(weights, samples)
+    return np.asarray(raw / raw.sum())
+
+
+def raw_weights(weights: Any, samples: Ints, members: Members | None = None) -> Floats:
+    """What omega_i is in proportion to: 1, n_i, or as given; 0 for the client numbers of nobody.
+
+    >>> raw_weights("equal", np.array([1, 3, 2]), Members.founders(3).leave(1, round=4))
+    array([1., 0., 1.])
+    """
     if isinstance(weights, str):
         require(
             weights in ("equal", "samples"),
@@ -98,16 +109,24 @@ def client_weights(weights: Any, samples: Ints) -> Floats:
             bool(np.all(np.isfinite(raw)) and np.all(raw >= 0) and raw.sum() > 0),
             "weights must be >= 0 and not all zero.",
         )
-    return np.asarray(raw / raw.sum())
+    if members is None:
+        return raw
+    raw = np.where(members.present, raw, 0.0)
+    require(raw.sum() > 0, "those who are there have no weight: give them some, or let somebody join who has.")
+    return raw
 
 
 class Plan:
     """An experiment and its clients: draws each round's cohort and gives it its coefficients."""
 
-    def __init__(self, experiment: Experiment, samples: Ints) -> None:
+    def __init__(self, experiment: Experiment, samples: Ints, members: Members | None = None) -> None:
         self.experiment, self.samples = experiment, samples
         self.total = len(samples)
-        self.omega = client_weights(experiment.weights, samples)
+        self.members = Members.founders(self.total) if members is None else members
+        """Who is there; by default everybody, all the time."""
+        self.sampler = among(experiment.sampler, self.members)
+        raw = raw_weights(experiment.weights, samples, members)
+        self.omega = np.asarray(raw / raw.sum())
         self._check()
 
     def cohort(self, round: int, counts: Ints, losses: Losses, memory: Mapping[str, float] = NOTHING) -> Cohort:
@@ -116,13 +135,14 @@ class Plan:
         ``counts`` says how often each client took part so far, ``memory`` what the algorithm noted after the last round.
         """
         e = self.experiment
-        cohort = self.describe(round, e.sampler.draw(round, e.seed, self.total, losses), counts, memory)
+        cohort = self.describe(round, self.sampler.draw(round, e.seed, self.total, losses), counts, memory)
         cohort = subset(cohort, cohort.steps > 0)
         if e.algorithm.everyone_takes_part:
+            there = len(self.members.numbers)
             require(
-                len(cohort) == self.total,
+                len(cohort) == there,
                 f"{e.algorithm.label} is defined for full participation, and round {round + 1} had {len(cohort)} of "
-                f"{self.total} clients at work: use the sampler Full() (--sampler full).",
+                f"{there} clients at work: use the sampler Full() (--sampler full).",
             )
         return cohort
 
@@ -135,7 +155,7 @@ class Plan:
             round=round,
             total=self.total,
             clients=clients,
-            p=e.sampler.probabilities(round, clients, self.total, Participation(round, counts)),
+            p=self.sampler.probabilities(round, clients, self.total, Participation(round, counts, self.members.joined)),
             steps=steps,
             samples=samples,
             omega=self.omega[clients],
@@ -156,7 +176,7 @@ class Plan:
     def row(self, cohort: Cohort, counts: Ints) -> rule.Coefficients:
         """The algorithm's coefficients, checked."""
         row = self.experiment.algorithm.coefficients(
-            cohort, lambda: self.describe(cohort.round, np.arange(self.total), counts, cohort.memory)
+            cohort, lambda: self.describe(cohort.round, self.members.numbers, counts, cohort.memory)
         )
         for name in ("gamma", "alpha", "w"):
             values = getattr(row, name)
@@ -184,7 +204,7 @@ class Plan:
 
     def _check(self) -> None:
         e = self.experiment
-        e.sampler.check(self.total)
+        self.sampler.check(self.total)
         e.work.check(self.total)
         require(0 <= e.drop < 1, f"drop must be a probability in [0, 1), got {e.drop}.")
         require(e.batch_size is None or e.batch_size >= 1, f"batch_size must be >= 1 or None, got {e.batch_size}.")

@@ -22,6 +22,7 @@ from fedvra.samplers.base import SAMPLERS, Losses, Participation, Sampler
 from fedvra.samplers.bernoulli import Bernoulli
 from fedvra.samplers.cyclic import Cyclic
 from fedvra.samplers.full import Full
+from fedvra.samplers.membership import among
 from fedvra.samplers.parse import parse_sampler
 from fedvra.samplers.power_of_choice import PowerOfChoice
 from fedvra.samplers.replay import Replay
@@ -41,5 +42,6 @@ __all__ = [
     "Sampler",
     "Uniform",
     "Weighted",
+    "among",
     "parse_sampler",
 ]

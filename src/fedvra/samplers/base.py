@@ -27,6 +27,8 @@ class Participation(Value):
     """How many rounds are finished."""
     counts: Ints
     """[N], how many of them each client took part in."""
+    since: Ints | None = None
+    """[N], after how many of them each client joined; None: all were there from the start."""
 
     @classmethod
     def none(cls, total: int) -> Participation:
@@ -41,7 +43,15 @@ class Participation(Value):
         """
         counts = self.counts.copy()
         counts[clients] += 1
-        return Participation(self.rounds + 1, counts)
+        return Participation(self.rounds + 1, counts, self.since)
+
+    def of(self, clients: Ints) -> Participation:
+        """The same of some clients only."""
+        return Participation(self.rounds, self.counts[clients], None if self.since is None else self.since[clients])
+
+    def seen(self, clients: Ints) -> Ints:
+        """How many finished rounds each of ``clients`` could have taken part in."""
+        return np.full(len(clients), self.rounds) if self.since is None else self.rounds - self.since[clients]
 
 
 class Sampler(Value, ABC):
@@ -78,6 +88,15 @@ class Sampler(Value, ABC):
     @abstractmethod
     def check(self, total: int) -> None:
         """Raise a :class:`UsageError` if this sampler cannot serve ``total`` clients."""
+
+
+class ByNumber(ABC):
+    """For samplers that may hold a table by client number, which keeps its meaning when clients join and leave."""
+
+    @property
+    @abstractmethod
+    def by_number(self) -> bool:
+        """Whether this one holds such a table."""
 
 
 SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "fedvra.samplers", group="fedvra.samplers")

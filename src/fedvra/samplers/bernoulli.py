@@ -13,6 +13,7 @@ from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_probabilities, frozen_array
 from fedvra.samplers.base import (
     SAMPLERS,
+    ByNumber,
     Losses,
     Participation,
     Sampler,
@@ -21,7 +22,7 @@ from fedvra.samplers.base import (
 
 
 @dataclass(frozen=True)
-class Bernoulli(Sampler):
+class Bernoulli(Sampler, ByNumber):
     r"""Client i takes part with probability p_i, independently of the others: p_i^r = p_i.
 
     The size of the cohort varies (mean sum_i p_i, variance sum_i p_i (1 - p_i)) and may be 0.
@@ -45,6 +46,10 @@ class Bernoulli(Sampler):
     def __post_init__(self) -> None:
         p = frozen_array(self.p, np.float64, "Bernoulli: p")
         object.__setattr__(self, "p", p if p.ndim else float(p))
+
+    @property
+    def by_number(self) -> bool:
+        return np.ndim(self.p) > 0 or self.to is not None
 
     def draw(self, round: int, seed: int, total: int, losses: Losses) -> Ints:
         rng = stream(seed, Purpose.COHORT, round)

@@ -12,6 +12,7 @@ from fedvra.core.errors import UsageError, require
 from fedvra.core.streams import Purpose, stream
 from fedvra.samplers.base import (
     SAMPLERS,
+    ByNumber,
     Losses,
     Participation,
     Sampler,
@@ -22,7 +23,7 @@ from fedvra.samplers.base import (
 
 
 @dataclass(frozen=True)
-class Cyclic(Sampler):
+class Cyclic(Sampler, ByNumber):
     r"""The clients are parted into G groups that take turns: each client takes part once in every pass of G rounds.
 
     .. math:: p_i^r = 1 / G
@@ -54,6 +55,10 @@ class Cyclic(Sampler):
                 tuple(as_clients(group, f"Cyclic: group {g}").tolist()) for g, group in enumerate(self.groups)
             )
             object.__setattr__(self, "groups", groups)
+
+    @property
+    def by_number(self) -> bool:
+        return self.groups is not None
 
     def draw(self, round: int, seed: int, total: int, losses: Losses) -> Ints:
         count = self._count(total)

@@ -62,7 +62,7 @@ class PowerOfChoice(Sampler):
 
     def probabilities(self, round: int, clients: Ints, total: int, history: Participation) -> Floats:
         counts = history.counts[clients].astype(np.float64)
-        estimate = (counts + self.prior) / (history.rounds + self.prior * total / self.m)
+        estimate = (counts + self.prior) / (history.seen(clients) + self.prior * total / self.m)
         return estimate.clip(max=self.candidates / total)
 
     def check(self, total: int) -> None:

@@ -13,6 +13,7 @@ from fedvra.core.errors import UsageError, require
 from fedvra.core.validation import frozen_array
 from fedvra.samplers.base import (
     SAMPLERS,
+    ByNumber,
     Losses,
     Participation,
     Sampler,
@@ -24,7 +25,7 @@ Probabilities: TypeAlias = float | Sequence[float] | Sequence[Sequence[float]] |
 
 
 @dataclass(frozen=True, init=False)
-class Replay(Sampler):
+class Replay(Sampler, ByNumber):
     r"""Round r has exactly the cohort ``cohorts[r]``, in whatever order it is listed and perhaps empty.
 
     How such cohorts came about is not known here, so p_i^r is what is given; without it ``p_i^r = |A^r| / N``, which would
@@ -44,6 +45,7 @@ class Replay(Sampler):
     """
 
     cohorts: tuple[Ints, ...]
+    by_number = True
     given: Floats | tuple[Floats, ...] | None
     """``probabilities`` as read: one array (a number or [N]) for all rounds, or one for each."""
 

@@ -11,14 +11,14 @@ from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require
 from fedvra.core.streams import Purpose, stream
 from fedvra.core.validation import check_probabilities, frozen_array
-from fedvra.samplers.base import SAMPLERS, Losses, Participation, Sampler
+from fedvra.samplers.base import SAMPLERS, ByNumber, Losses, Participation, Sampler
 
 TOLERANCE = 1e-9
 """How far sum_i p_i may be from a whole number, relative to it: room for rounding, not for a wrong table."""
 
 
 @dataclass(frozen=True)
-class Weighted(Sampler):
+class Weighted(Sampler, ByNumber):
     r"""m = sum_i p_i clients without replacement, client i with probability exactly p_i^r = p_i.
 
     Madow's systematic sampling over a random order: lay the clients in random order as intervals of length p_i along
@@ -43,6 +43,7 @@ class Weighted(Sampler):
 
     p: Sequence[float] | Floats
     exact = True
+    by_number = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", frozen_array(self.p, np.float64, "Weighted: p"))
