@@ -13,9 +13,13 @@ from api_pages import write_pages  # noqa: E402
 from fedvra import __version__  # noqa: E402
 
 project, author, release = "fedvra", "The fedvra developers", __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
+nb_execution_mode = "auto"  # tutorials are kept without outputs and run as the site is built
+nb_execution_timeout = 240
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 exclude_patterns = ["_build", "results/*.md"]
 html_theme = "furo"
 html_title = f"fedvra {release}"

@@ -240,6 +240,8 @@ def test_by_column_keeps_values_whole() -> None:
     values = np.array(["c", "a", "b", "a", "d", "c"])
     np.testing.assert_array_equal(ByColumn(values).assign(np.zeros(6), None, 0), [2, 0, 1, 0, 3, 2])
     np.testing.assert_array_equal(ByColumn(values).assign(np.zeros(6), 4, 0), [2, 0, 1, 0, 3, 2])
+    as_pandas_gives_it = values.astype(object)
+    np.testing.assert_array_equal(ByColumn(as_pandas_gives_it).assign(np.zeros(6), None, 0), [2, 0, 1, 0, 3, 2])
     owners = ByColumn(values).assign(np.zeros(6), 2, 0)
     assert set(owners) == {0, 1}
     for value in "abcd":

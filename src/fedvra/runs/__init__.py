@@ -9,6 +9,7 @@
     files.py           the files of a run
     history.py         the records of a run and what they come to
     inline.py          what objects show of themselves in a notebook
+    drawing.py         a figure that a notebook shows
     cache.py           which runs there are already
     tracker_names.py   which trackers there are
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,20 +32,16 @@ def _cell(text: str, bold: bool) -> str:
 
 
 def svg(figure: Any) -> str:
-    """A figure as SVG to stand in a page."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return f'<div style="max-width:42em">{text[text.index("<svg") :]}</div>'
+    """A drawing to stand in a page."""
+    return f'<div style="max-width:42em">{figure._repr_svg_()}</div>'
 
 
 def history_figure(curves: Mapping[str, Sequence[tuple[int, float]]], title: str = "") -> Any:
     """Figures of one run over its rounds, one below the other."""
-    # Figure alone draws with Agg and leaves pyplot's global state, and the caller's backend, untouched.
-    from matplotlib.figure import Figure
+    from fedvra.runs.drawing import Drawing
 
     drawn = {name: points for name, points in curves.items() if points}
-    figure = Figure(figsize=(6.4, 2.2 * max(1, len(drawn))), layout="constrained")
+    figure = Drawing(figsize=(6.4, 2.2 * max(1, len(drawn))), layout="constrained")
     for k, (name, points) in enumerate(drawn.items()):
         axes = figure.add_subplot(len(drawn), 1, k + 1)
         axes.plot(*zip(*points, strict=True), color="#0072B2", marker="o" if len(points) == 1 else None)

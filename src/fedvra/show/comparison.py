@@ -17,7 +17,7 @@ from fedvra.runs.options import RunConfig
 from fedvra.show.curves import mean_curve
 from fedvra.show.plots import Curve, curves_figure, draw_curves
 from fedvra.show.spreads import Reached, Spread, best
-from fedvra.show.terminal import Column, bold, markdown, table
+from fedvra.show.terminal import Column, bold, markdown, split_of, table
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Comparison:
 
     def title(self) -> str:
         c = self.config
-        return f"{c.task}: {c.clients} clients, {c.split}, {c.sampler} cohort of {c.cohort}, {c.rounds} rounds"
+        return f"{c.task}: {c.clients} clients, {split_of(c)}, {c.sampler} cohort of {c.cohort}, {c.rounds} rounds"
 
     def __rich__(self) -> Any:
         return rows_table(self.rows(), self.config.targets, title=self.title())

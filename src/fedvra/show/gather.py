@@ -20,6 +20,7 @@ from fedvra.runs.files import PLAN, Record, RunFolder
 from fedvra.runs.options import RunConfig
 from fedvra.runs.variants import labelled
 from fedvra.show.comparison import Outcome, Row
+from fedvra.show.terminal import split_of
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,7 @@ class Experiment:
     def about(self) -> str:
         c = self.groups[0].config
         work = f"{c.epochs} epochs" if c.steps is None else f"{c.steps} steps"
-        return (
-            f"{c.clients} clients, {c.split}, {c.sampler} cohort of {c.cohort}, {work} of local work, model {c.model}"
-        )
+        return f"{c.clients} clients, {split_of(c)}, {c.sampler} cohort of {c.cohort}, {work} of local work, model {c.model}"
 
 
 def gather(places: Iterable[str | Path]) -> list[Experiment]:

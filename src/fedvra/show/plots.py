@@ -46,10 +46,9 @@ def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, 
 
 def curves_figure(curves: Sequence[Curve], title: str, subtitle: str = "", targets: Sequence[Target] = ()) -> Any:
     """Accuracy over rounds: a line per curve, a band where there are several seeds, a thin rule at every target."""
-    # Figure alone draws with Agg and leaves pyplot's global state, and the caller's backend, untouched.
-    from matplotlib.figure import Figure
+    from fedvra.runs.drawing import Drawing
 
-    figure = Figure(figsize=(8.6, 5.0), dpi=150, layout="constrained")
+    figure = Drawing(figsize=(8.6, 5.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     plot_curves(axes, curves, targets)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")

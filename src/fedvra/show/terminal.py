@@ -17,6 +17,7 @@ from fedvra.core.goals import Goal
 
 if TYPE_CHECKING:
     from fedvra.runs.files import RunSummary
+    from fedvra.runs.options import RunConfig
 
 GAP = 2
 """Spaces between columns."""
@@ -185,11 +186,17 @@ def outcome(label: str, summary: RunSummary) -> str:
     if summary.status == "diverged":
         return f"{label}, seed {summary.seed}: {summary.message}"
     rounds = "1 round" if summary.rounds == 1 else f"{summary.rounds} rounds"
+    accuracy = [f"final {percent(summary.final_accuracy)}", f"best {percent(summary.best_accuracy)}"]
+    figures = [*(accuracy if summary.final_accuracy is not None else []), *reached]
     return (
-        f"{label}, seed {summary.seed}: final {percent(summary.final_accuracy)}, best {percent(summary.best_accuracy)}"
-        f"{', ' + ', '.join(reached) if reached else ''}; {rounds} in {summary.seconds:.1f} s"
+        f"{label}, seed {summary.seed}: {', '.join(figures) + '; ' if figures else ''}{rounds} in {summary.seconds:.1f} s"
         f"{'' if summary.stopped is None else '; stopped: ' + summary.stopped}"
     )
+
+
+def split_of(config: RunConfig) -> str:
+    """How the data are partitioned, in a title; a run of Python objects brought them partitioned."""
+    return "own partition" if "split" in (config.python or ()) else config.split
 
 
 def bold(text: str, yes: bool = True) -> Any:

@@ -34,6 +34,8 @@ class ByColumn(Partition):
 
     def assign(self, targets: NDArray[Any], clients: int | None, seed: int) -> Ints:
         column = np.asarray(self.values)
+        if column.dtype == np.object_ and all(isinstance(value, str) for value in column.flat):
+            column = column.astype(str)  # as pandas gives a column of strings
         require(
             column.shape == (len(targets),),
             f"ByColumn: values must hold one entry per sample, got shape {list(column.shape)} "
