@@ -285,6 +285,7 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
     "top k": (lambda: fv.TopK(0.1), lambda: fv.TopK(0.2)),
     "bfloat16": (fv.BFloat16, None),
     "chain": (lambda: fv.Chain(fv.TopK(0.1), fv.Quantize(4)), lambda: fv.Chain(fv.TopK(0.1), fv.Quantize(2))),
+    "record dp": (lambda: fv.RecordDP(noise=2), lambda: fv.RecordDP(noise=2, max_epsilon=8)),
     "multi-krum": (lambda: fv.MultiKrum(1), lambda: fv.MultiKrum(2)),
     "until": (lambda: fv.Until(97), lambda: fv.Until("f1=0.8")),
     "client results": (lambda: fv.ClientResults(3), lambda: fv.ClientResults(3, tune=2)),

@@ -29,6 +29,7 @@ _HOMES = {
     "fedvra.core.cohort": ["Cohort"],
     "fedvra.core.rule": ["Coefficients"],
     "fedvra.core.loops": ["Loop"],
+    "fedvra.core.record_dp": ["RecordDP"],
     "fedvra.core.optimisers": ["SGD", "Adam", "AdamW", "Torch"],
     "fedvra.data.adapters.tables": ["from_table"],
     "fedvra.data.adapters.hugging_face": ["from_hf"],

@@ -2,7 +2,7 @@
 
 Nothing here or in those modules imports torch, numpy or matplotlib before a verb is run, so ``--help`` answers at once.
 
-Imports core, state, samplers, data, algorithms, local, engines, theory, tasks, runs, show, callbacks, studies, flower,
+Imports core, privacy, state, samplers, data, algorithms, local, engines, theory, tasks, runs, show, callbacks, studies, flower,
 reproduce, bench.
 """
 
@@ -36,6 +36,7 @@ VERBS = (
     "data",
     "bench",
     "federation",
+    "privacy",
 )
 """In the order of the help. A verb is a click command named ``command`` in the module of its name."""
 

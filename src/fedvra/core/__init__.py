@@ -11,6 +11,7 @@
     optimisers.py  which optimiser takes local steps, and how much work they amount to
     schedule.py    stepsizes that change
     compressor.py  what is sent in place of a vector; bits.py packs it
+    record_dp.py   record-level differential privacy as a value, and where its draws come from
     block.py       what a block of clients is given, and what its clients keep
     step.py        client_round and server_round: where the equations are put together
     adaptive.py    what an algorithm that adapts carries from round to round

@@ -15,6 +15,7 @@ from fedvra.core import rule
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.compressor import Compressor
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
+from fedvra.core.record_dp import Guard
 from fedvra.core.streams import Purpose, stream
 
 
@@ -77,11 +78,15 @@ class Orders:
     """alpha_i*T_i, where a client is to work out alpha from the T_i that it comes to."""
     compress: Compressor | None = None
     """What is done to D_i before it is sent; None: nothing."""
+    guard: Guard | None = None
+    """What is done to the gradients of single records; None: nothing."""
 
     def cut(self, span: slice) -> Orders:
         """Those of some clients of the block."""
         rate = None if self.rate is None else self.rate[span]
-        return replace(self, block=self.block.cut(span), gamma=self.gamma[span], alpha=self.alpha[span], rate=rate)
+        guard = None if self.guard is None else self.guard.cut(span)
+        gamma, alpha = self.gamma[span], self.alpha[span]
+        return replace(self, block=self.block.cut(span), gamma=gamma, alpha=alpha, rate=rate, guard=guard)
 
 
 class Private(NamedTuple):

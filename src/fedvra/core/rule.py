@@ -174,6 +174,21 @@ def advance_parts_(
         x.add_(step.c)
 
 
+def clipped_sum(g_BP: Tensor, clip: float) -> Tensor:
+    """sum_j g_j*min(1, C/|g_j|) over records. A gradient that is not finite counts as zero: no record moves the sum by more."""
+    norms = torch.linalg.vector_norm(g_BP, dim=1, dtype=torch.float64)
+    scales = torch.where(norms > clip, clip / norms, torch.ones_like(norms))
+    known = torch.isfinite(norms)
+    if not bool(known.all()):
+        g_BP, scales = g_BP[known], scales[known]
+    return scales.to(g_BP.dtype) @ g_BP
+
+
+def noised_gradient(total: Tensor, z: Tensor, clip: float, noise: float, expected: float) -> Tensor:
+    """(total + sigma*C*z)/B: the gradient of a private step from its clipped sum, with B the expected size of a batch."""
+    return (total.add(z, alpha=noise * clip) if noise else total) / expected
+
+
 def private_step(y: Tensor, g: Tensor, eta_y: float, project: Callable[[Tensor], Tensor]) -> Tensor:
     """Step 11 of Algorithm 3: P_Y(y - eta_y*g), on the block that stays with its client."""
     return project(y - eta_y * g)

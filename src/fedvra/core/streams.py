@@ -38,6 +38,9 @@ class Purpose(IntEnum):
     CLOCK = 16
     HELD_OUT = 17
     ROUNDING = 18
+    RECORDS = 19
+    RECORD_NOISE = 20
+    COUNTS = 21
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int = SERVER) -> np.random.Generator:

@@ -80,6 +80,7 @@ def _files(federation: Federation) -> Iterator[tuple[str, dict[str, Tensor]]]:
         "lam": state.lam,
         "took_part": torch.from_numpy(took_part),
         "counts": torch.from_numpy(state.counts[took_part]),
+        **({"private_steps": torch.from_numpy(state.private_steps[took_part])} if state.private_steps.any() else {}),
         **state.memory.tensors(),
     }
     if state.aux is not None:
@@ -113,6 +114,8 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
     state.memory = Memory.of(server).to(device)
     state.time = float(manifest.get("time", 0.0))
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()
+    if "private_steps" in server:
+        state.private_steps[server["took_part"].numpy()] = server["private_steps"].numpy()
     for name, store in federation.clients.kinds().items():
         store.clear()
         for file in manifest["files"]:

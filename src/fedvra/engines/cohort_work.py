@@ -11,6 +11,7 @@ from fedvra.core import rule
 from fedvra.core.block import Block, Orders
 from fedvra.core.cohort import Cohort, Floats, Ints, mean_over
 from fedvra.core.loops import Done, Loop
+from fedvra.core.record_dp import Guard
 from fedvra.core.step import Sums
 from fedvra.engines.experiment import Experiment, subset
 from fedvra.engines.pool import Engine
@@ -94,7 +95,8 @@ class CohortWork:
         block = Block(cohort.round, e.seed, clients, steps, eta, path.name, check[part])
         rate = row.rate[part] if row.rate is not None and isinstance(e.local, Loop) else None
         gamma, alpha, decay = row.gamma[part], row.alpha[part], e.problem.decay
-        return Orders(block, gamma, alpha, row.sigma, decay, row.kappa, row.communicates, rate=rate)
+        guard = None if e.privacy is None else Guard(e.privacy, cohort.samples[part])
+        return Orders(block, gamma, alpha, row.sigma, decay, row.kappa, row.communicates, rate=rate, guard=guard)
 
     def _sums(self, parts: int, ratio: float | None, loss: float) -> Sums:
         """What the parts added up, with the dual sum as ``ratio`` times the other where that is so."""

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,11 +20,12 @@ from fedvra.clock.system import System
 from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.core.compressor import Compressor
-from fedvra.core.errors import UsageError, require
+from fedvra.core.errors import DivergedError, UsageError, require
 from fedvra.core.loops import Done, Loop
 from fedvra.core.members import Members
 from fedvra.core.objects import Value
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
+from fedvra.core.record_dp import RecordDP
 from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.protocol import SolverSettings
 from fedvra.policies import Auto
@@ -71,6 +73,8 @@ class Experiment(Value):
     """What is done to uploads."""
     compress_down: Compressor | None = None
     """What is done to x0, and to lam where it is sent."""
+    privacy: RecordDP | None = None
+    """What clients do to the gradients of single records."""
 
     def start(self) -> Tensor:
         """x0 before the first round: ``x_init``, or the problem's own."""
@@ -135,6 +139,7 @@ class Plan:
         ``counts`` says how often each client took part so far, ``memory`` what the algorithm noted after the last round.
         """
         e = self.experiment
+        losses = losses if e.privacy is None else _withheld
         cohort = self.describe(round, self.sampler.draw(round, e.seed, self.total, losses), counts, memory)
         cohort = subset(cohort, cohort.steps > 0)
         if e.algorithm.everyone_takes_part:
@@ -239,6 +244,10 @@ class Plan:
             except UsageError as refusal:
                 raise UsageError(f"{e.algorithm.label} does not go with {e.local.text()}: {refusal}") from None
         require(
+            e.privacy is None or not isinstance(e.local, Loop),
+            "privacy: a training loop of one's own sees records as they are: leave local=fv.Loop(...) out.",
+        )
+        require(
             not (isinstance(e.local, Loop) and e.algorithm.own_anchor),
             f"{e.algorithm.label} keeps an x0 of each client's own, which a training loop of one's own does not know of.",
         )
@@ -261,6 +270,17 @@ def subset(cohort: Cohort, mask: NDArray[np.bool_]) -> Cohort:
     """Some clients of a cohort."""
     arrays = {name: getattr(cohort, name)[mask] for name in ("clients", "p", "steps", "samples", "omega", "eta")}
     return replace(cohort, **arrays, effective=None if cohort.effective is None else cohort.effective[mask])
+
+
+def _withheld(clients: Ints) -> Floats:
+    raise UsageError("privacy: the sampler goes by the clients' losses, which are not told: use another, e.g. Uniform.")
+
+
+def require_finite(algorithm: Algorithm, x0: Tensor, round: int) -> None:
+    """Raise DivergedError where x0 is no longer finite after a round."""
+    if not bool(torch.isfinite(x0.sum())):  # one pass: a NaN or an infinity shows in the sum
+        knob = likely_knob(algorithm)
+        raise DivergedError(f"{algorithm.label} diverged in round {round}: x0 is no longer finite; {knob}", round)
 
 
 def likely_knob(algorithm: Algorithm) -> str:

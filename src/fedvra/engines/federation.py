@@ -22,13 +22,14 @@ from fedvra.core import rule
 from fedvra.core.adaptive import Memory, chosen
 from fedvra.core.block import Broadcast
 from fedvra.core.cohort import Cohort, Floats, Ints
-from fedvra.core.errors import DivergedError, require
+from fedvra.core.errors import require
 from fedvra.core.step import Server, Sums, server_round
 from fedvra.core.streams import Purpose, stream
 from fedvra.core.threads import one_thread
+from fedvra.engines.budgets import Budgets, told_samples
 from fedvra.engines.cohort_work import CohortWork, traffic
 from fedvra.engines.evaluation import Evaluator
-from fedvra.engines.experiment import Experiment, Plan, likely_knob, subset
+from fedvra.engines.experiment import Experiment, Plan, require_finite, subset
 from fedvra.engines.pool import Engine, WorkerDiedError, make_engine, resolve_device, resolve_workers
 from fedvra.engines.ray_engine import Ray
 from fedvra.engines.recovery import bring_back
@@ -37,7 +38,7 @@ from fedvra.engines.worker import Board, LossesTask, Worker
 from fedvra.local.check_schedule import CheckSchedule
 from fedvra.local.protocol import HasFigures, SlowerPathError, StepPath
 from fedvra.policies.refusals import Mask
-from fedvra.problems.base import keeps_statistics_local, project, statistics_of, y_width_of
+from fedvra.problems.base import keeps_statistics_local, project, require_records, statistics_of, y_width_of
 from fedvra.state.client_state import ClientState
 from fedvra.state.client_store import ClientStore, MemoryBudget
 from fedvra.state.row_books import RowBooks
@@ -66,14 +67,17 @@ class Federation:
         settings = e.solver.of_run(e.batch_size, e.drop_last, e.seed)
         with one_thread():
             e.problem.check(e.data, settings)
-        self.plan = Plan(e, e.problem.samples(e.data))
+            if e.privacy is not None:
+                require_records(e.problem, e.data, settings)
+        self.plan = Plan(e, told_samples(e))
         self.total, self.omega = self.plan.total, self.plan.omega
         cluster = None if engine is None else engine.open(workers)
         here = settings if cluster is None else replace(settings, device="cpu")
         device = resolve_device(here.device)
         x0 = e.start().to(device)
         aux = None if (found := statistics_of(e.problem, e.seed)) is None else found.to(device)
-        self.state = ServerState(0, x0, torch.zeros_like(x0), aux, np.zeros(self.total, dtype=np.int64))
+        self.state = ServerState(0, x0, torch.zeros_like(x0), aux, *np.zeros((2, self.total), dtype=np.int64))
+        self.budgets = Budgets(self.plan, self.state)
         self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype, device)
         require(
             state_dtype is None or state_dtype.is_floating_point,
@@ -100,7 +104,7 @@ class Federation:
         with one_thread():
             self.solver = e.problem.solver(e.data, here)
             """The solver of the server's own process: works where there are no others, and looks at what they did."""
-        self.take_path(self.solver.path.under(e.local))
+        self.take_path(self.solver.path.under(e.local, e.privacy is not None))
         self._checks = CheckSchedule(e.seed, self.plan.samples, e.batch_size)
 
         def make_worker() -> Worker:
@@ -157,10 +161,9 @@ class Federation:
                 record.update(chosen(self.experiment.algorithm, cohort))
             elif self.experiment.system is not None:
                 record.update(simulated_seconds=0.0, simulated_time=self.state.time)
-            self.state.counts[cohort.clients] += 1
-            self.state.round += 1
+            self._note(cohort)
             trained = time.perf_counter()
-            self._check_finite()
+            require_finite(self.experiment.algorithm, self.state.x0, self.state.round)
             record.update(self._evaluate())
         record["path"] = self.state.path.name
         if self.state.path != path:  # in the first round, and where it changed
@@ -169,13 +172,11 @@ class Federation:
             train_loss=train_loss,
             seconds=time.perf_counter() - started,
             seconds_training=trained - started,
-            bytes_up=sent.get("up", 0),
-            bytes_down=sent.get("down", 0),
-            bytes_up_original=sent.get("up_original", 0),
-            bytes_down_original=sent.get("down_original", 0),
+            **{f"bytes_{way}": sent.get(way, 0) for way in ("up", "down", "up_original", "down_original")},
             local_steps=steps,
             cohort=cohort.clients.tolist(),
         )
+        record.update(self.budgets.record())
         if len(counted) < len(cohort):
             record["lost"] = sorted(set(cohort.clients.tolist()) - set(counted.clients.tolist()))
         return record
@@ -185,7 +186,7 @@ class Federation:
         state = self.state
         state.x0, state.aux, path = self._begun
         state.round, state.lam, state.memory, state.time = 0, torch.zeros_like(state.x0), Memory(), 0.0
-        state.counts[:] = 0
+        state.counts[:] = state.private_steps[:] = 0
         self.take_path(path)
 
     def replay(self) -> None:
@@ -194,13 +195,19 @@ class Federation:
         if len(cohort):
             row = self.plan.row(cohort, self.state.counts)
             self._work_on_a_path(cohort, row, self._arrived(cohort, row)[0])
+        self._note(cohort)
+
+    def _note(self, cohort: Cohort) -> None:
+        """The round is over for these clients."""
+        self.budgets.note(cohort)
         self.state.counts[cohort.clients] += 1
         self.state.round += 1
 
     def next_cohort(self) -> Cohort:
         """Who takes part in the next round. Asking changes nothing, and may cost losses where the sampler wants them."""
         self._broadcast()
-        return self.plan.cohort(self.state.round, self.state.counts, self._losses, self.state.memory.numbers)
+        drawn = self.plan.cohort(self.state.round, self.state.counts, self._losses, self.state.memory.numbers)
+        return self.budgets.within(drawn)
 
     # -- before the work ---------------------------------------------------------------------------------------------
 
@@ -265,7 +272,8 @@ class Federation:
         self.clients.commit(cohort.clients[counted])
         if row.communicates and self.clients.anchors is not None:
             self.clients.anchors.clear()  # everybody starts from the new x0
-        return None if sums is None else sums.loss, counted, int(cohort.steps.sum())
+        told = None if sums is None or self.experiment.privacy is not None else sums.loss
+        return told, counted, int(cohort.steps.sum())
 
     def _server_step(self, cohort: Cohort, counted: Mask, row: rule.Coefficients, sums: Sums) -> None:
         state, e = self.state, self.experiment
@@ -274,14 +282,6 @@ class Federation:
         state.x0, state.lam, state.aux, state.memory = made
 
     # -- after the work ------------------------------------------------------------------------------------------------
-
-    def _check_finite(self) -> None:
-        if not bool(torch.isfinite(self.state.x0.sum())):  # one pass: a NaN or an infinity shows in the sum
-            raise DivergedError(
-                f"{self.experiment.algorithm.label} diverged in round {self.state.round}: x0 is no longer finite; "
-                f"{likely_knob(self.experiment.algorithm)}",
-                self.state.round,
-            )
 
     def _evaluate(self) -> dict[str, Any]:
         """The test data, and whatever else the problem measures."""

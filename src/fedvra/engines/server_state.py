@@ -21,6 +21,8 @@ class ServerState:
     aux: Tensor | None
     counts: Ints
     """How often each client took part."""
+    private_steps: Ints
+    """How many noised gradients each client has made use of, where there is privacy to account for."""
     memory: Memory = field(default_factory=Memory)
     """What an algorithm that adapts carries from round to round."""
     path: StepPath = field(default_factory=lambda: StepPath(""))

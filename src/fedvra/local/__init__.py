@@ -5,6 +5,7 @@
     subject.py         the user's own module, lent to a solver and pointed at flat vectors
     looking.py         what training changes in it; python_state.py: what it changes outside of tensors
     one_client.py      one client's steps, replayed or by autograd
+    per_record.py      private steps: the gradient of every record by itself, clipped and noised
     stepping.py        momentum, clipping, Adam: optimisers on flat vectors
     held_values.py     what an object holds, to be compared
     client_batches.py  a client's batches in order

@@ -32,8 +32,10 @@ class StepPath:
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})" if self.reason else self.name
 
-    def under(self, local: LocalOptimiser) -> StepPath:
+    def under(self, local: LocalOptimiser, private: bool = False) -> StepPath:
         """The same where the optimiser can go this way; optimisers of torch.optim step one client at a time."""
+        if private:
+            return StepPath("per record", "privacy needs the gradient of every record by itself")
         if isinstance(local, Loop) and self.name in ("block", "traced"):
             return StepPath("eager", "a loop of one's own takes the steps")
         if self.name != "block" or not isinstance(local, OfTorch):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedvra.core.block import Block, BlockTerms, Private
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require
+from fedvra.core.record_dp import Guard
 from fedvra.core.step import Moves, WholeMoves
 from fedvra.core.torch_private import bfloat16_kernels
 from fedvra.data.dataset import FederatedData
@@ -27,6 +28,7 @@ from fedvra.local.client_batches import ClientBatches
 from fedvra.local.first_moves import solve_first, takes_first_steps
 from fedvra.local.measuring import Measure
 from fedvra.local.one_client import OneClient
+from fedvra.local.per_record import PerRecord
 from fedvra.local.programs import Programs
 from fedvra.local.protocol import (
     Evaluation,
@@ -91,6 +93,7 @@ class SupervisedSolver(Solver, HasTestData, HasOutputs):
         self.usual = int(min(data.sizes.max(), settings.batch_size or data.sizes.max()))
         self.programs = Programs(self.subject, self.feed, self.usual, self.compute)
         self.alone = OneClient(self.subject, self.programs, self.compute)
+        self.private = PerRecord(self.subject, self.feed)
         self.path = StepPath("eager")
         self.slower(self._choose())
 
@@ -151,6 +154,8 @@ class SupervisedSolver(Solver, HasTestData, HasOutputs):
                 self.slower(failure.path)
 
     def _solve(self, terms: BlockTerms, private: Private, block: Block) -> Moves:
+        if terms.orders.guard is not None:
+            return self._solve_privately(terms, block, terms.orders.guard)
         path = block.path or self.path.name
         schedules = [self.feed.schedule(block, int(c), int(q)) for c, q in zip(block.clients, block.steps, strict=True)]
         together = len(terms) > 1 and path == "block" and same_shapes(schedules)
@@ -173,6 +178,13 @@ class SupervisedSolver(Solver, HasTestData, HasOutputs):
                 with torch.no_grad(), _leaving(path):
                     losses[k] = self.alone.traced(one, block.row(k), schedule, delta[k], aux, local)
         return WholeMoves(terms, delta, losses)
+
+    def _solve_privately(self, terms: BlockTerms, block: Block, guard: Guard) -> Moves:
+        """One client at a time. Their losses are made of records without noise, and are not told."""
+        _, delta = self.programs.buffer(len(terms))
+        for k, one in enumerate(terms.make()):
+            delta[k] = self.private.steps(one, block.row(k), guard.cut(slice(k, k + 1)), terms.orders.local)
+        return WholeMoves(terms, delta, np.full(len(terms), np.nan))
 
     # -- looking on -------------------------------------------------------------------------------------------------------
 

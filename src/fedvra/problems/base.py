@@ -94,6 +94,14 @@ class HasSecondBlock(ABC, Generic[Data]):
         """The most numbers a client's y_i has."""
 
 
+class HasRecords(ABC, Generic[Data]):
+    """A problem whose f_i is a mean over records, and whose solver can bound the part of each (``fedvra.core.record_dp``)."""
+
+    @abstractmethod
+    def check_private(self, data: Data, settings: SolverSettings) -> None:
+        """Raise UsageError where records cannot be told apart."""
+
+
 class HasOracle(ABC, Generic[Data]):
     """A problem that can tell the f_i and their derivatives."""
 
@@ -142,6 +150,16 @@ def oracle_of(problem: Problem, data: Any) -> Oracle:
         f"{type(problem).__name__} gives no exact gradients of f_i, so theory and diagnostics cannot look: derive it from "
         "fedvra.problems.HasOracle too."
     )
+
+
+def require_records(problem: Problem, data: Any, settings: SolverSettings) -> None:
+    """Refuse record-level privacy where there are no records to tell apart."""
+    if not isinstance(problem, HasRecords):
+        raise UsageError(
+            f"privacy: {type(problem).__name__} does not take its steps record by record, so that the part of a single one "
+            "has no bound: use fv.Supervised."
+        )
+    problem.check_private(data, settings)
 
 
 def module_of(problem: Problem, x_P: Tensor, aux_K: Tensor | None) -> nn.Module:

@@ -17,12 +17,12 @@ from fedvra.core.streams import Purpose, stream
 from fedvra.core.torch_private import NormLayer
 from fedvra.data.dataset import FederatedData
 from fedvra.local.client_batches import ClientBatches
-from fedvra.local.looking import Look, check_parameters, fits, look
+from fedvra.local.looking import Look, check_parameters, fits, forgotten, look
 from fedvra.local.measuring import Counted
 from fedvra.local.protocol import Solver, SolverSettings
 from fedvra.local.randomness import kept_generators, seed_all
 from fedvra.local.subject import Findings, Subject
-from fedvra.problems.base import HasModel, HasOracle, Parameter, Problem
+from fedvra.problems.base import HasModel, HasOracle, HasRecords, Parameter, Problem
 from fedvra.problems.oracle import Oracle
 
 Loss = Callable[[Any, Any], Tensor]
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Supervised(Problem[FederatedData], HasModel, HasOracle[FederatedData]):
+class Supervised(Problem[FederatedData], HasModel, HasOracle[FederatedData], HasRecords[FederatedData]):
     r"""f_i(x) = mean over the client's samples of loss(model_x(input), target) + (weight_decay/2)*||x||^2.
 
     x holds the parameters with ``requires_grad``: what is frozen stays as it is, is never sent, and has no dual.
@@ -170,6 +170,15 @@ class Supervised(Problem[FederatedData], HasModel, HasOracle[FederatedData]):
             _refuse_statistics(subject)
         _check_classes(found.outputs, data)
         _check_batch_of_one(self, subject, data, settings)
+
+    def check_private(self, data: FederatedData, settings: SolverSettings) -> None:
+        from fedvra.local.per_record import PerRecord
+
+        require(settings.precision == "float32", "privacy: leave precision at float32.")
+        seen = self.look(data, settings)
+        feed = ClientBatches(data, settings.batch_size, seen.subject.spec.dtype, target_cast=seen.target_cast)
+        with kept_generators(), forgotten(seen.subject):
+            PerRecord(seen.subject, feed).check()
 
     def solver(self, data: FederatedData, settings: SolverSettings) -> Solver:
         from fedvra.local.solver import SupervisedSolver

@@ -88,6 +88,7 @@ def build(config: RunConfig) -> Experiment:
     from fedvra.clock.reading import make_system
     from fedvra.compress.base import as_compressor, as_download
     from fedvra.core.optimisers import parse_local
+    from fedvra.core.record_dp import as_privacy
     from fedvra.engines.experiment import Experiment
     from fedvra.local.protocol import SolverSettings
     from fedvra.policies.refusals import parse_refusal
@@ -120,6 +121,7 @@ def build(config: RunConfig) -> Experiment:
         refuse=None if config.refuse is None else parse_refusal(config.refuse),
         compress=as_compressor(config.compress),
         compress_down=as_download(config.compress_down),
+        privacy=as_privacy(config.privacy),
         system=None if config.system is None else make_system(config.system),
     )
 

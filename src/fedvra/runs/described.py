@@ -17,6 +17,7 @@ import torch
 from fedvra.algorithms import REGISTRY
 from fedvra.core.compressor import Compressor
 from fedvra.core.errors import UsageError
+from fedvra.core.record_dp import RecordDP
 from fedvra.core.registry import Registry
 from fedvra.data.dataset import FederatedData
 from fedvra.engines.experiment import Experiment
@@ -96,7 +97,7 @@ def _say_fields(said: dict[str, Any], e: Experiment) -> None:
     for field in dataclasses.fields(e):
         value = getattr(e, field.name)
         if field.name in OPTIONS and field.name not in ("algorithm", "sampler", "data"):
-            said[field.name] = value.text() if isinstance(value, Compressor) else described(value)
+            said[field.name] = value.text() if isinstance(value, Compressor | RecordDP) else described(value)
 
 
 def _say_algorithm(said: dict[str, Any], e: Experiment) -> None:

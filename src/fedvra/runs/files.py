@@ -88,14 +88,14 @@ class RunSummary:
     """Why not a faster one."""
     state_drift: float | None = None
     """||lam - sum_i omega_i*lam_i|| at the end, round-off where duals are kept in float32; None for a run cut short."""
-
     simulated_time: float | None = None
     """Simulated seconds in all, where a system tells the time."""
     time_to: dict[str, float | None] | None = None
     """Simulated seconds to each target; None where no system tells the time."""
     stopped: str | None = None
     """Why the run ended before its last round, where somebody who looked on ended it."""
-
+    epsilon: float | None = None
+    """What the privacy of the client that spent most has come to, where there is any."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The run's own metrics, as they were at the end."""
 
@@ -120,7 +120,7 @@ class RunSummary:
             "path_reason": next((m["path_reason"] for m in reversed(metrics) if "path_reason" in m), None),
         }
         figures["metrics"] = {name: value for name in names if (value := _last(metrics, name)) is not None}
-        figures["stopped"] = metrics[-1].get("stopped") if metrics else None
+        figures |= {"epsilon": _last(metrics, "epsilon"), "stopped": metrics[-1].get("stopped") if metrics else None}
         label = label_of(run.algorithm) if label is None else label
         return cls(run.task, run.algorithm, label, run.seed, status, message, **figures)
 

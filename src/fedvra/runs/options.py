@@ -119,6 +119,12 @@ class RunConfig:
         "HOW",
         "What is done to the model on its way to the clients: bfloat16 or int8.",
     )
+    privacy: str | None = option(
+        None,
+        option_text.optional(part_text.privacy),
+        "HOW",
+        "Differential privacy for every record: record:clip=1,noise=2,max_epsilon=8; `fedvra privacy` says what it comes to.",
+    )
     system: Mapping[str, Any] | None = option(
         None,
         option_text.optional(option_text.system),
@@ -307,6 +313,7 @@ OPTIONS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dat
 GROUPS = {
     "Federation": ("clients", "cohort", "sampler", "rounds", "weights", "drop", "refuse", "system", "seed"),
     "Messages": ("compress", "compress_down"),
+    "Privacy": ("privacy",),
     "Local training": (
         *("algorithm", "set", "epochs", "steps", "batch_size", "drop_last", "local"),
         *("lr", "lr_decay", "lr_warmup", "lr_cosine", "weight_decay"),

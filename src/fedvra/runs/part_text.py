@@ -27,3 +27,14 @@ def compressor(name: str, value: Any) -> str:
     from fedvra.compress import parse_compressor, parse_download
 
     return (parse_download if name == "compress_down" else parse_compressor)(text(name, value)).text()
+
+
+def privacy(name: str, value: Any) -> str:
+    """Record-level privacy with what differs from its default.
+
+    >>> privacy("privacy", "record: noise=2, delta=1e-5")
+    'record:clip=1,noise=2'
+    """
+    from fedvra.core.record_dp import parse_privacy
+
+    return parse_privacy(text(name, value)).text()

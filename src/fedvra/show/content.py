@@ -33,6 +33,7 @@ NAMES = {
     "train_loss": "Training loss",
     "stationarity_gap": "Stationarity gap",
     "strength": "Strength that auto chose",
+    "epsilon": "Epsilon spent, greatest of all clients",
     "pseudo_accuracy": "Accuracy of pseudo-labels",
     "diagnostics/grad_norm2": "Squared norm of the gradient",
     "diagnostics/variance_before": "Variance of clients' gradients",
@@ -43,7 +44,7 @@ NAMES = {
     "diagnostics/momentum": "Share of momentum in a step of x0",
 }
 """For people, where the name in the record needs more than its underscores taken out."""
-BOOKKEEPING = ("seconds", "simulated_", "bytes_", "local_steps")
+BOOKKEEPING = ("seconds", "simulated_", "bytes_", "local_steps", "in_budget")
 """Numbers of a record that are no measure of the model: they have places of their own."""
 NAMED = 4
 """Algorithms a heading can name."""

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fedvra.callbacks.base import Callback, Run
+from fedvra.callbacks.budget_spent import BudgetSpent
 from fedvra.callbacks.checkpoints import Checkpoints
 from fedvra.callbacks.client_results import ClientResults, TrainLosses
 from fedvra.callbacks.diagnostics import Diagnostics
@@ -211,6 +212,7 @@ def followers(config: RunConfig, folder: RunFolder, callbacks: Callbacks) -> lis
     looking: list[Callback] = [Diagnostics(config.diagnostics)] if config.diagnostics else []
     looking += [TrainLosses()] if config.train_losses else []
     looking += [ClientResults(config.client_results, tune=config.tune_steps)] if config.client_results else []
+    looking += [BudgetSpent()] if config.privacy is not None else []
     looking += [Until(config.until)] if config.until is not None else []
     looking += [Patience(config.patience)] if config.patience is not None else []
     own = as_callbacks(callbacks)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedvra.algorithms.base import Algorithm
 from fedvra.callbacks.base import Callback, Run
+from fedvra.callbacks.budget_spent import BudgetSpent
 from fedvra.callbacks.diagnostics import Diagnostics
 from fedvra.callbacks.following import Following
 from fedvra.callbacks.function import Function, as_callbacks
@@ -22,6 +23,7 @@ from fedvra.core.cohort import Setting
 from fedvra.core.compressor import Compressor
 from fedvra.core.errors import DivergedError, require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
+from fedvra.core.record_dp import RecordDP, as_privacy
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
@@ -62,6 +64,7 @@ def simulate(
     refuse: Refusal | None = None,
     compress: Compressor | str | None = None,
     compress_down: Compressor | str | None = None,
+    privacy: RecordDP | str | None = None,
     system: System | None = None,
     eval_every: int = 1,
     metrics: Metrics | None = None,
@@ -103,6 +106,8 @@ def simulate(
         compress: what is done to uploads, e.g. ``fv.Quantize(bits=4)``, ``fv.TopK(0.1)`` or ``fv.Chain(...)``; the duals, or a
             residual where there are none, make up for what is left out. See docs/compression.md.
         compress_down: send x0 to the clients in ``"bfloat16"`` or ``"int8"``.
+        privacy: ``fv.RecordDP(clip=1, noise=2, max_epsilon=8)``: clients clip the gradient of every record and add noise. The
+            run's records say what epsilon has come to; training losses are not told. See docs/privacy.md.
         system: devices and networks, e.g. ``fv.System(step=0.1, up=1e6, deadline=30)``: every record then has a simulated time,
             and replies after the deadline are not counted.
         eval_every: evaluate on the test data every so many rounds; 0 never.
@@ -163,6 +168,7 @@ def simulate(
         refuse=refuse,
         compress=as_compressor(compress),
         compress_down=as_download(compress_down),
+        privacy=as_privacy(privacy),
         system=system,
         local=local,
         metrics=check_metrics({} if metrics is None else metrics),
@@ -177,6 +183,7 @@ def simulate(
     looking += [] if view is None else [view]
     require(engine is None or isinstance(engine, Ray), f"engine must be None or fv.Ray(...), got {engine!r}.")
     if out is None:
+        looking += [] if experiment.privacy is None else [BudgetSpent()]
         looking += [] if engine is None else [Snapshots(engine.snapshot_every)]
         with closing(Federation(experiment, workers, state_dtype, memory_limit, state_folder, engine)) as federation:
             run = Run.of(federation, rounds)
