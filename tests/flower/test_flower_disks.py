@@ -193,12 +193,24 @@ def test_it_can_be_given_to_one_key_and_no_other(tmp_path: Path, key: Path) -> N
     assert "belongs to client 1" in str(CliRunner().invoke(main, [str(word) for word in again]).output)
 
 
+def test_a_client_is_expelled_by_a_command(tmp_path: Path, key: Path) -> None:
+    _, grid = run(tmp_path, rounds=2, key_file=key)
+    shown = said("federation", "expel", tmp_path / "server", 1, "--key-file", key)
+    assert shown == "client 1 leaves before the next round"
+    strategy, _ = run(tmp_path, rounds=4, grid=grid, key_file=key)
+    assert strategy.records[0]["left"] == [1]
+    assert strategy.records[-1]["counted"] == [0, 2]
+    assert strategy.audit(grid).relative < 1e-12
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (("rebind", "{none}", 1), "there are no books in"),
         (("rebind", "{server}", 3), "there are clients 0 to 2, not 3"),
         (("rebind", "{server}", 1, "--key", "{server}"), "cannot be read as a public key"),
+        (("expel", "{none}", 1), "there are no books in"),
+        (("expel", "{server}", 3), "there is no client 3"),
         (("sign", "{none}", "--key", "{none}"), "is not a Flower app"),
         (("sign", str(EXAMPLE), "--key", "{none}"), "cannot be read"),
         (("gate", "--listen", "8443", *TLS), "HOST:PORT"),

@@ -138,3 +138,27 @@ def rebind(folder: str, client: int, key: str | None, key_file: str | None) -> N
     click.echo(
         f"client {client} belonged to {was[:16] or 'nobody'} and now belongs to {now[:16] or 'who claims it first'}"
     )
+
+
+@command.command(short_help="Let a client go for good.")
+@click.argument("folder", metavar="FOLDER")
+@click.argument("client", metavar="CLIENT", type=click.IntRange(0))
+@click.option("--key-file", metavar="FILE", help="The secret the books are sealed with, where they are.")
+def expel(folder: str, client: int, key_file: str | None) -> None:
+    """Let the client CLIENT go for good: the server with its books in FOLDER takes it out before its next round.
+
+    The run may be under way, or be started later. What the client contributed to lam is taken out with it, so that the model
+    converges to the minimiser of those who stay.
+
+    \b
+    Example:
+      fedvra federation expel /var/lib/fedvra-server 3
+    """
+    from fedvra.flower import require_flower
+
+    require_flower()
+    from fedvra.flower.members import expel
+    from fedvra.flower.private import read_key
+
+    expel(Path(folder), client, read_key(key_file))
+    click.echo(f"client {client} leaves before the next round")

@@ -87,7 +87,7 @@ def _settled(
     for k, client in enumerate(cohort.clients.tolist()):
         if client in uploads:
             steps[k], carried[k] = uploads[client].steps, uploads[client].carried or np.nan
-    return Plan(experiment, books.samples).settled(cohort, row, Done(steps, carried), books.counts)
+    return Plan(experiment, books.samples, books.members).settled(cohort, row, Done(steps, carried), books.counts)
 
 
 def _repeat(
@@ -137,6 +137,7 @@ def judge(
     """The uploads to be counted, why there is none from the others, and which of them the rule of refusal refused."""
     uploads: dict[int, Upload] = {}
     why = {int(c): "awaits repair" if c in strategy.lost else "is not connected" for c in cohort.clients}
+    why |= {c: "is leaving" for c in why if c in strategy.leaving}
     for (_, client), reply in zip(sent, match([message for message, _ in sent], replies), strict=True):
         found = _read(strategy, cohort, client, read_reply(reply))
         if isinstance(found, Upload):
@@ -159,6 +160,7 @@ def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str)
         strategy.lost.add(client)
         return f"has lost its state and will be repaired: {printable(answer.reason)}"
     if answer.status != Status.DONE:
+        strategy.leaving |= {client} if answer.leaving else set()
         return f"did not do the work: {printable(answer.reason)}"
     try:
         books = strategy.books
@@ -166,6 +168,8 @@ def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str)
         if isinstance(strategy.experiment.local, Loop):
             k = cohort.clients.tolist().index(client)
             check_work(upload, int(cohort.steps[k]), float(cohort.carry[k]))
+        if 1 <= answer.samples <= strategy.max_samples:
+            strategy.said[client] = answer.samples
         return upload
     except RefusedUploadError as refusal:
         return f"is refused: {refusal}"

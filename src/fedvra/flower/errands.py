@@ -64,7 +64,7 @@ def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> 
         vectors["aux"] = books.aux
     orders = []
     for k, client in enumerate(cohort.clients.tolist()):
-        if client in strategy.lost or client not in strategy.roster.nodes:
+        if client in strategy.lost | strategy.leaving or client not in strategy.roster.nodes:
             continue
         order = make_order(strategy, Errand.TRAIN, client)
         orders.append(

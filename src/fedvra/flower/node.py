@@ -44,9 +44,8 @@ from fedvra.local.protocol import Solver, SolverSettings, start_of_y
 from fedvra.problems.base import Problem, frozen_of, keeps_statistics_local, statistics_of, y_width_of
 from fedvra.state.frozen import keep_frozen, require_frozen
 
-PARTITION, FOLDER, KEY_FILE = "partition-id", "fedvra-folder", "fedvra-key-file"
-"""Keys of a SuperNode's --node-config: the client number, where its ledger is kept, and the secret that seals it."""
-
+PARTITION, FOLDER, KEY_FILE, LEAVE = "partition-id", "fedvra-folder", "fedvra-key-file", "fedvra-leave"
+"""Keys of a SuperNode's --node-config: its client's number, ledger and secret that seals it, and whether it leaves for good."""
 
 Steps = Callable[[LocalWork], Tensor]
 Handler = Callable[[Message, Context], Message]
@@ -115,6 +114,7 @@ class _Node:
         self.order, self.context, self.steps, self.local = order, context, steps, local
         self.metrics = check_metrics({} if metrics is None else metrics)
         self.client = _client_number(context, order.total)
+        self.leaving = int(bool(context.node_config.get(LEAVE)))
         self._problem, self._data = problem, data
         self.settings = settings.of_run(order.batch_size or None, bool(order.drop_last), order.seed)
         root = Path(str(context.node_config.get(FOLDER) or Path.home() / ".fedvra" / "ledger"))
@@ -168,7 +168,7 @@ class _Node:
         return self._say(Status.REFUSED, f"there is no errand {order.errand!r}: is the server's fedvra newer?")
 
     def _say(self, status: Status, reason: str = "", **more: Any) -> Answer:
-        return Answer(status=status, client=self.client, reason=reason[:1000], **more)
+        return Answer(status=status, client=self.client, reason=reason[:1000], leaving=self.leaving, **more)
 
     def _hello(self) -> Answer:
         page = self.ledger.page
@@ -199,6 +199,8 @@ class _Node:
 
     def _train(self) -> Answer:
         """Steps 9-15; the new state is on the disk before the upload leaves."""
+        if self.leaving:
+            return self._say(Status.REFUSED, f"it wants to leave ({LEAVE} in its node-config).")
         order, rows, new = self.order, self.ledger.rows(), Rows()
         x0, lam, aux = self.arrays["x0"], self.arrays.get("lam"), self.arrays.get("aux")
         self._check_model(aux)
@@ -222,7 +224,8 @@ class _Node:
         arrays = {"move": to_array(moves.message(0) if isinstance(moves, CompressedMoves) else moves.sent(0))}
         if private.aux is not None:
             arrays["aux"] = to_array(private.aux[0])
-        answer = self._say(Status.DONE, ticket=self.ledger.stage(new), loss=float(moves.losses[0]), arrays=arrays)
+        loss, samples = float(moves.losses[0]), int(self.problem.samples(self.data)[self.client])
+        answer = self._say(Status.DONE, ticket=self.ledger.stage(new), loss=loss, samples=samples, arrays=arrays)
         if moves.done is None:
             return answer
         return replace(answer, steps=int(moves.done.steps[0]), carried=float(np.nan_to_num(moves.done.carried[0])))

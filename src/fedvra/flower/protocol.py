@@ -107,6 +107,8 @@ class Answer:
     client: int
     reason: str = ""
     samples: int = 0
+    leaving: int = 0
+    """1: this client wants to leave for good."""
     committed: str = ""
     pending: str = ""
     ticket: str = ""

@@ -18,6 +18,7 @@ What stayed with the client besides (y_i, local buffers) is no part of lam and s
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING
@@ -82,7 +83,7 @@ class Audit:
 
 def audit(strategy: Strategy, grid: Grid) -> Audit:
     """Measure lam - sum_i omega_i*lam_i. Clients never counted have lam_i = 0 and are not asked."""
-    found = _reported(strategy, grid, leave_out=set())
+    found = reported(strategy, grid)
     lam = strategy.books.lam.double()
     return Audit(_norm(lam - found.total), _norm(lam), found.missing, found.scale, found.differ)
 
@@ -93,7 +94,7 @@ def repair(strategy: Strategy, grid: Grid) -> None:
     if strategy.shadow:
         books.restores.update({client: books.shadow.get(client, torch.zeros_like(books.x0)) for client in lost})
     else:
-        found = _reported(strategy, grid, leave_out=set(lost))
+        found = reported(strategy, grid, leave_out=lost)
         if waiting := found.missing.keys() - lost:
             log(WARNING, "clients %s await repair until %s report", sorted(lost), sorted(waiting))
             return
@@ -108,7 +109,7 @@ def repair(strategy: Strategy, grid: Grid) -> None:
 
 
 @dataclass
-class _Reported:
+class Reported:
     """What the clients said of their duals."""
 
     total: Tensor
@@ -118,14 +119,17 @@ class _Reported:
     differ: list[int]
 
 
-def _reported(strategy: Strategy, grid: Grid, leave_out: set[int]) -> _Reported:
-    """The duals of the clients that were ever counted and are not left out.
+def reported(
+    strategy: Strategy, grid: Grid, leave_out: Set[int] = frozenset(), only: Set[int] | None = None
+) -> Reported:
+    """The duals of the clients that were ever counted and are not left out, or of some of them only.
 
     A client that turns out to have lost its state is added to ``strategy.lost``.
     """
     books, omega = strategy.books, strategy.plan.omega
-    asked = [client for client, ticket in sorted(books.tickets.items()) if ticket and client not in leave_out]
-    found = _Reported(torch.zeros_like(books.lam, dtype=torch.float64), 0.0, {}, [])
+    counted = (client for client, ticket in sorted(books.tickets.items()) if ticket)
+    asked = [client for client in counted if client not in leave_out and (only is None or client in only)]
+    found = Reported(torch.zeros_like(books.lam, dtype=torch.float64), 0.0, {}, [])
     answers = ask(strategy, grid, [make_order(strategy, Errand.REPORT, client) for client in asked])
     for client, answer in zip(asked, answers, strict=True):
         lam_i = _dual(answer, books.lam)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from queue import Empty, Queue
@@ -142,6 +142,7 @@ class Roster:
     """The nodes that have said who they are."""
 
     total: int
+    """How many client numbers there are."""
     hello: Callable[[], Order]
     accept: Callable[[Answer, str], str | None]
     """Looks at an introduction and the key of the node it came from; returns why it is refused, or None."""
@@ -174,21 +175,26 @@ class Roster:
         # Where keys are not bound to clients, and two nodes say they are the same one, the later is (a restarted node).
         self.nodes = {client: node for node, client in self._known.items() if client is not None}
 
-    def gather(self, grid: Grid, count: int, wait: float, timeout: float) -> None:
-        """Wait until ``count`` clients are known."""
+    def gather(self, grid: Grid, wanted: Set[int], wait: float, timeout: float) -> None:
+        """Wait until all of ``wanted`` are known; where nobody is named, until somebody is."""
         deadline = time.monotonic() + wait
         while True:
             self.refresh(grid, timeout)
-            if len(self.nodes) >= count:
+            missing = sorted(wanted - self.nodes.keys())
+            if not missing and self.nodes:
                 return
             if time.monotonic() > deadline:
-                missing = sorted(set(range(self.total)) - set(self.nodes))
                 raise FedvraError(
-                    f"after {wait:g} s {len(self.nodes)} of {self.total} clients are connected (missing: "
-                    f"{', '.join(map(str, missing[:10]))}): start their SuperNodes, or wait longer."
-                    + "".join(f" Node {node} {trouble}" for node, trouble in self._troubles.items())
+                    f"after {wait:g} s {len(self.nodes)} of {len(self.nodes) + len(missing) or self.total} clients are "
+                    f"connected (missing: {', '.join(map(str, missing[:10])) or 'all'}): start their SuperNodes, or wait "
+                    "longer." + "".join(f" Node {node} {trouble}" for node, trouble in self._troubles.items())
                 )
             time.sleep(POLL_SECONDS * 4)
+
+    def forget(self, client: int) -> None:
+        """Nothing is asked any more of the node of a client that has left."""
+        self._known = {node: None if known == client else known for node, known in self._known.items()}
+        self.nodes.pop(client, None)
 
     def _trouble(self, node: int, what: str) -> None:
         log(WARNING, "node %s %s", node, what)

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedvra.core.adaptive import Memory
 from fedvra.core.cohort import Ints
 from fedvra.core.errors import FedvraError, UsageError, require
+from fedvra.core.members import NEVER, Members
 from fedvra.flower.client_ledger import new_ticket
 from fedvra.flower.private import private_files
 from fedvra.flower.protocol import Answer
@@ -38,6 +39,8 @@ class Books:
     """How often each client was asked to take part."""
     samples: Ints
     """n_i; zeros until everybody has said it."""
+    members: Members
+    """Who is there, over client numbers that never change."""
     memory: Memory = field(default_factory=Memory)
     """What an algorithm that adapts carries from round to round."""
     round: int = 0
@@ -59,13 +62,15 @@ class Books:
         """Write down what a client says of itself; returns why it is not believed, or None. ``key`` None binds nothing."""
         client = answer.client
         if not 0 <= client < len(self.samples):
-            return f"there are clients 0 to {len(self.samples) - 1}"
-        known = int(self.samples[client])
-        if not 1 <= answer.samples <= max_samples or known not in (0, answer.samples):
-            return f"it holds {answer.samples} samples; at the start it had {known}, and {max_samples} is the most"
+            return f"there are clients 0 to {len(self.samples) - 1}, and max_clients makes room for no more"
+        if self.members.left[client] != NEVER:
+            return f"client {client} has left for good: to come back it needs a number that is still free"
+        if not 1 <= answer.samples <= max_samples:
+            return f"it holds {answer.samples} samples; 1 is the least and {max_samples} the most"
         if key is not None and (refusal := self.claim(client, key)) is not None:
             return refusal
-        self.samples[client] = answer.samples
+        if self.members.present[client] and not self.samples[client]:
+            self.samples[client] = answer.samples  # the first time; from then on see ``fedvra.flower.members``
         return None
 
     def keeps_pace(self, answer: Answer) -> bool:
@@ -74,10 +79,10 @@ class Books:
         return counted in (answer.committed, answer.pending) or answer.client in self.restores
 
     @classmethod
-    def begin(cls, identity: dict[str, Any], x0: Tensor, aux: Tensor | None, clients: int) -> Books:
+    def begin(cls, identity: dict[str, Any], x0: Tensor, aux: Tensor | None, members: Members) -> Books:
         """Before the first round."""
-        counts, samples = (np.zeros(clients, dtype=np.int64) for _ in range(2))
-        return cls(identity, x0, torch.zeros_like(x0), aux, counts, samples)
+        counts, samples = (np.zeros(len(members.joined), dtype=np.int64) for _ in range(2))
+        return cls(identity, x0, torch.zeros_like(x0), aux, counts, samples, members)
 
     def claim(self, client: int, key: str) -> str | None:
         """Bind a client number to a node's key; returns why not, where it belongs to another or the key to another number."""
@@ -98,7 +103,8 @@ class Books:
         self.version += 1
         server = {"x0": self.x0, "lam": self.lam, "counts": torch.from_numpy(self.counts)}
         server |= self.memory.tensors()
-        server["samples"] = torch.from_numpy(self.samples)
+        server |= {"samples": torch.from_numpy(self.samples), "joined": torch.from_numpy(self.members.joined)}
+        server["left"] = torch.from_numpy(self.members.left)
         if self.aux is not None:
             server["aux"] = self.aux
         files = [("server.safetensors", server)]
@@ -131,8 +137,15 @@ class Books:
             found.identity == self.identity,
             f"{folder} holds another experiment ({found.identity}, this one is {self.identity}): use another folder.",
         )
+        found.make_room(len(self.counts))
         vars(self).update(vars(found))
         return True
+
+    def make_room(self, numbers: int) -> None:
+        """Have so many client numbers in all: ``max_clients`` may have grown since the books were written."""
+        self.members = self.members.with_room(numbers)
+        more = numbers - len(self.counts)
+        self.counts, self.samples = (np.pad(each, (0, more)) for each in (self.counts, self.samples))
 
     @classmethod
     def read(cls, folder: Path, key: bytes | None = None) -> Books | None:
@@ -147,6 +160,7 @@ class Books:
             return None
         path, facts = found
         server = load_file(path / "server.safetensors")
+        everybody = Members.founders(len(server["counts"]))  # as books had it before members could join or leave
         return cls(
             identity=facts["identity"],
             x0=server["x0"],
@@ -154,6 +168,7 @@ class Books:
             aux=server.get("aux"),
             counts=server["counts"].numpy(),
             samples=server["samples"].numpy(),
+            members=Members(server["joined"].numpy(), server["left"].numpy()) if "left" in server else everybody,
             memory=Memory.of(server),
             round=int(facts["round"]),
             experiment=str(facts["experiment"]),

@@ -24,6 +24,7 @@ from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Setting
 from fedvra.core.compressor import Compressor
 from fedvra.core.errors import UsageError, require
+from fedvra.core.members import Members
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment, Plan
@@ -31,6 +32,7 @@ from fedvra.flower.count_uploads import count, judge
 from fedvra.flower.course import Evaluate, note_round, results_of_nodes, run_rounds
 from fedvra.flower.errands import losses, make_order, train_orders
 from fedvra.flower.evaluating import collected, evaluation_messages
+from fedvra.flower.members import requests, settle_members
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, to_array
 from fedvra.flower.repair import Audit, audit, repair
@@ -54,6 +56,7 @@ class Strategy(FlowerStrategy):
         algorithm: e.g. ``fv.FedVRA(gamma=0.1, a=10)``.
         problem: gives the start x0 and the projection; the clients bring their own data.
         clients: N. Node ``partition-id=i`` is client i; all must be connected before the first round.
+        max_clients: room for others, numbered from N on, who join while it runs; tables have as many entries. None: for nobody.
         folder: where the server keeps its books. A run on a folder that holds some goes on from there.
         weights: "equal", "samples" or one number per client.
         max_norm: refuse uploads x_i - x0 of greater Euclidean norm; None sets no bound.
@@ -90,6 +93,7 @@ class Strategy(FlowerStrategy):
         seed: int = 0,
         weights: Any = "equal",
         x_init: Tensor | None = None,
+        max_clients: int | None = None,
         max_norm: float | None = None,
         refuse: Refusal | None = None,
         compress: Compressor | str | None = None,
@@ -130,17 +134,21 @@ class Strategy(FlowerStrategy):
         self.evaluate_every = check_whole("evaluate_every", evaluate_every, least=0)
         self.evaluate_clients, self.metric_names = evaluate_clients, list(metrics)
         self.callbacks = as_callbacks(callbacks)
-        self._key = read_key(key_file)
+        self.key = read_key(key_file)
         x0 = self.experiment.start()
         self.frozen = frozen_hash(frozen_of(problem, seed))
         """What is frozen in the model, by its hash: every order names it, and no node works on another."""
         identity = {"algorithm": algorithm.name, "seed": seed, "clients": clients, "parameters": x0.numel()}
-        self.books = Books.begin(identity, x0, statistics_of(problem, seed), clients)
-        Plan(self.experiment, np.ones(clients, dtype=np.int64))  # what it would refuse is known before anybody is asked
-        self.roster = Roster(clients, lambda: make_order(self, Errand.HELLO, -1), self._accept)
+        members = Members.founders(clients, max_clients)
+        self.books = Books.begin(identity, x0, statistics_of(problem, seed), members)
+        numbers = len(members.joined)
+        Plan(self.experiment, np.ones(numbers, dtype=np.int64), members)  # what it would refuse is known beforehand
+        self.roster = Roster(numbers, lambda: make_order(self, Errand.HELLO, -1), self._accept)
         self.records: list[dict[str, Any]] = []
         """One per round: round, cohort, counted, lost (client -> why), refused by ``refuse``, train_loss, in some the audit."""
         self.lost: set[int] = set()  # clients whose state is lost and not yet restored; they sit out
+        self.leaving: set[int] = set()  # clients that are to leave for good; they sit out too
+        self.said: dict[int, int] = {}  # how many samples each client said last that it holds
         self.timeout = 3600.0
         self.number = 0  # of the order sent last
         self._sent: list[tuple[Message, int]] = []
@@ -177,7 +185,7 @@ class Strategy(FlowerStrategy):
 
     def open(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
         """Read the books, or begin them, and wait for the clients."""
-        if self.books.resume(self.folder, self._key):
+        if self.books.resume(self.folder, self.key):
             log(INFO, "going on after round %s from %s", self.books.round, self.folder)
         elif initial_arrays is not None:
             module = module_of(self.experiment.problem, self.books.x0, self.books.aux)
@@ -185,8 +193,8 @@ class Strategy(FlowerStrategy):
             self.books.x0 = FlatSpec.of_parameters(module).gather(module)
         self.books.incarnation += 1
         self.save()  # before anything is sent: no message of this incarnation can be mistaken for one of the last
-        known = bool(self.books.samples.all())
-        self.roster.gather(grid, 1 if known else self.roster.total, self.wait, self.timeout)
+        unknown = set(np.flatnonzero(self.books.members.present & (self.books.samples == 0)).tolist())
+        self.roster.gather(grid, unknown - requests(self.folder, self.books, self.key), self.wait, self.timeout)
         self.save()
 
     def play(self, grid: Grid) -> MetricRecord:
@@ -194,9 +202,11 @@ class Strategy(FlowerStrategy):
         self.roster.refresh(grid, self.timeout)
         if self.lost:
             repair(self, grid)
+        changes = settle_members(self, grid)
         messages = list(self.configure_train(self.books.round + 1, ArrayRecord(), ConfigRecord(), grid))
         _, figures = self.aggregate_train(self.books.round + 1, exchange(grid, messages, self.timeout))
         assert figures is not None
+        self.records[-1].update(changes)
         if self.audit_every and self.books.round % self.audit_every == 0:
             found = self.audit(grid)
             self.records[-1]["audit"] = asdict(found)
@@ -251,17 +261,19 @@ class Strategy(FlowerStrategy):
     @property
     def plan(self) -> Plan:
         """Who works how, once everybody's n_i is known."""
-        return Plan(self.experiment, self.books.samples)
+        return Plan(self.experiment, self.books.samples, self.books.members)
 
     def save(self) -> None:
         """Write the books; when this returns they will survive a crash."""
-        self.books.save(self.folder, self._key)
+        self.books.save(self.folder, self.key)
 
     def _accept(self, answer: Answer, key: str) -> str | None:
         """Whether an introduction is believed; returns why not, or None."""
         refusal = self.books.introduce(answer, key if self.bind_keys else None, self.max_samples)
-        if refusal is None and not self.books.keeps_pace(answer):
-            self.lost.add(answer.client)
+        if refusal is None:
+            self.said[answer.client] = answer.samples
+            self.leaving |= {answer.client} if answer.leaving else set()
+            self.lost |= set() if self.books.keeps_pace(answer) else {answer.client}
         return refusal
 
     def arrays(self) -> ArrayRecord:
