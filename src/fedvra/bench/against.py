@@ -1,30 +1,22 @@
 """Two checkouts of this project side by side: is the present code slower than another?
 
-Each side is a process of its own (they have the same package name), and both are run alike. They take turns pass by pass, and
-who goes first changes with every pass, so that what the machine does meanwhile meets both.
+Each side is a process of its own (they have the same package name), and both are run alike.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import Pipe
+from functools import partial
 from pathlib import Path
 
 import fedvra
-from fedvra.bench import contender
 from fedvra.bench.duel import Duel
-from fedvra.bench.workloads import Job, Workload
-from fedvra.core.errors import FedvraError, UsageError
-from fedvra.state.client_store import MemoryBudget
-
-WARM_UP_SECONDS = (2.0, 20.0)
-"""At least, and at most where visiting every client takes longer."""
+from fedvra.bench.jobs import Simulation
+from fedvra.bench.sides import Side, memory_of_one_side, take_turns
+from fedvra.bench.workloads import Workload
+from fedvra.core.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -67,59 +59,6 @@ def _commit(folder: Path) -> str | None:
     return answers[0] + ("+" if answers[1] else "")
 
 
-class Side:
-    """A process that runs a job on one checkout."""
-
-    def __init__(self, checkout: Checkout, job: Job) -> None:
-        self.checkout = checkout
-        self._pipe, theirs = Pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed in close()
-        before = os.environ.get("PYTHONPATH")
-        path = os.pathsep.join([str(checkout.source), *([before] if before else [])])
-        # -P: the folder of the script is not to be on the path, or its modules could shadow others.
-        command = [sys.executable, "-P", contender.__file__, str(theirs.fileno()), str(checkout.source)]
-        self._process = subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": path},
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
-        theirs.close()
-        self._ask(job)  # answered after the first round, so that what cannot be run is known at once
-
-    def run(self, rounds: int) -> float:
-        """Seconds per round over so many rounds."""
-        return self._ask(rounds) / rounds
-
-    def close(self) -> None:
-        self._pipe.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
-
-    def _ask(self, what: Job | int) -> float:
-        try:
-            self._pipe.send(what)
-            kind, value = self._pipe.recv()
-        except (EOFError, OSError):
-            kind, value = "failed", self._last_words()
-        if kind == "failed":
-            self.close()
-            raise FedvraError(f"{self.checkout.name} ({self.checkout.source}) cannot be timed: {value.rstrip('.')}.")
-        return float(value)
-
-    def _last_words(self) -> str:
-        self._process.wait()
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "it ended without a word")
-
-
 def measure_against(
     name: str,
     workload: Workload,
@@ -139,7 +78,7 @@ def measure_against(
     """
     present = Checkout.present()
     for algorithm in algorithms:
-        job = Job(workload, algorithm, workers, _memory_of_one_side(), path, precision)
+        job = Simulation(workload, algorithm, workers, memory_of_one_side(), path, precision)
         seconds: list[tuple[float, float]] = []
         for start in range(starts):
             if start % 2 == 0:
@@ -161,33 +100,10 @@ def measure_against(
         )
 
 
-def _take_turns(first: Checkout, second: Checkout, job: Job, passes: int, rounds: int) -> list[tuple[float, float]]:
+def _take_turns(
+    first: Checkout, second: Checkout, job: Simulation, passes: int, rounds: int
+) -> list[tuple[float, float]]:
     """Seconds per round of (first, second) in every pass."""
-    with ExitStack() as open_sides:
-        sides = []
-        for checkout in (first, second):
-            sides.append(Side(checkout, job))
-            open_sides.callback(sides[-1].close)
-        _settle(sides, job)
-        found = []
-        for turn in range(passes):
-            order = (0, 1) if turn % 2 == 0 else (1, 0)
-            took = {k: sides[k].run(rounds) for k in order}
-            found.append((took[0], took[1]))
-        return found
-
-
-def _settle(sides: Sequence[Side], job: Job) -> None:
-    """Rounds before the clock starts, as many on both sides: until every client was visited, within limits of time."""
-    seconds = max(side.run(1) for side in sides)
-    least, most = (max(1, round(limit / seconds)) for limit in WARM_UP_SECONDS)
-    rounds = min(max(-(-job.workload.clients // job.workload.cohort), least), most)
-    for side in sides:
-        side.run(rounds)
-
-
-def _memory_of_one_side() -> int:
-    """Bytes of client state: what does not fit goes to disk, and both sides are to reach that point at the same time."""
-    half = MemoryBudget.half_of_what_is_free().limit
-    assert half is not None
-    return int(0.8 * half)  # data and models need some, too
+    starts = [partial(Side, checkout.name, checkout.source, job) for checkout in (first, second)]
+    one, two = take_turns(starts, job.workload, passes, rounds)
+    return [(a.seconds, b.seconds) for a, b in zip(one.turns, two.turns, strict=True)]

@@ -1,4 +1,4 @@
-"""The far end of ``fedvra bench --against``: a process that runs rounds of one checkout, so many as it is told to.
+"""The far end of a contender: a process that runs rounds of one checkout or of a bare loop, so many as it is told to.
 
 It is started as a script, with the checkout's ``src`` first on the path and the number of an open pipe. The bench is that
 of the folder this file is in, everything else the checkout's: so both sides are timed on the same workload, in the same way,
@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedvra.bench.workloads import Job
+    from fedvra.bench.jobs import Job
 
 FOREVER = 10**9
 
@@ -25,15 +25,19 @@ class ListenerGoneError(Exception):
 
 
 def serve(pipe: Connection, job: Job) -> None:
-    """Run a first round, answer ("seconds", of it); then for every number k that arrives run k rounds and answer alike."""
+    """Run a first round, answer ("ran", (its seconds, its path)); for every number k that arrives run k rounds, answer alike.
+
+    A round is all there is from the end of the one before to its own, whatever happens in between.
+    """
+    run = job.prepare()
     left, begun = 1, time.perf_counter()
 
-    def after_a_round(_: dict[str, Any]) -> None:
+    def after_a_round(record: dict[str, Any]) -> None:
         nonlocal left, begun
         left -= 1
         if left:
             return
-        pipe.send(("seconds", time.perf_counter() - begun))
+        pipe.send(("ran", (time.perf_counter() - begun, record.get("path", ""))))
         try:
             left = pipe.recv()
         except EOFError:
@@ -41,7 +45,7 @@ def serve(pipe: Connection, job: Job) -> None:
         begun = time.perf_counter()
 
     try:
-        job.run(FOREVER, after_a_round)
+        run(FOREVER, after_a_round)
     except ListenerGoneError:
         return
 

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedvra.bench.resident import pss_mb
-from fedvra.bench.workloads import ALGORITHMS, Workload, bare_of
+from fedvra.bench.against import Checkout
+from fedvra.bench.jobs import BareLoop, Job, Simulation
+from fedvra.bench.sides import Side, Timed, memory_of_one_side, take_turns
+from fedvra.bench.workloads import Workload
 from fedvra.core.threads import one_thread
-from fedvra.engines.federation import Federation
-from fedvra.local.protocol import SolverSettings
 
-WARM_UP_SECONDS = 2.0
-
-
-@dataclass
-class Contender:
-    """One way of running a round."""
-
-    name: str
-    round: Callable[[], Any]
-    close: Callable[[], None]
-    seconds: list[float] = field(default_factory=list)
-    """Per round, one entry per pass."""
+BARE, STATEFUL = "bare", "stateful"
+"""The bare loop, and the one that keeps SCAFFOLD's state in a dictionary."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +30,27 @@ class SpeedReport:
     title: str
     workers: int
     path: str
-    block: int
     client_steps: int
     """Client-steps in a round."""
     seconds: dict[str, float]
     """Median seconds per round of each contender."""
-    ratio: dict[str, float]
-    """Median over the passes of bare / contender: above 1 is faster than bare."""
+    processor_seconds: dict[str, float]
+    """The same of all its processes together: what a round costs on a machine that is busy with other things."""
+    ratio: dict[str, dict[str, float]]
+    """By opponent and algorithm, median over the passes of the opponent's seconds over the algorithm's: above 1 is faster."""
+    processor_ratio: dict[str, dict[str, float]]
+    """The same of processor time."""
     fedvra_over_fedavg: float | None
     """Seconds of the one over those of the other; None where not both were timed."""
     limit_seconds: float
     """A round at the rate at which this machine multiplies large matrices in float32, on all workers."""
     fraction_of_limit: dict[str, float]
-    memory_mb: float
-    """Proportional set size over all processes of the run of the last algorithm."""
+    memory_mb: dict[str, float]
+    """Proportional set size over all processes of each contender."""
     startup_seconds: float
-    """From nothing but imports to the end of the first round, of the last algorithm."""
+    """From data in memory to the end of the first round, of the last algorithm."""
     passes: int
+    rounds: int
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,78 +62,53 @@ def measure(
     workers: int,
     passes: int = 7,
     rounds: int = 3,
-    solver: SolverSettings | None = None,
     algorithms: Sequence[str] = ("fedavg", "fedvra"),
+    path: str = "auto",
+    precision: str = "float32",
 ) -> SpeedReport:
-    """Time bare and the algorithms in turn, ``passes`` times over, ``rounds`` rounds each."""
-    data = workload.data()
-    started = time.perf_counter()
-    federations: dict[str, Federation] = {}
-    for algorithm in reversed(algorithms):  # the last one starts with nothing else in memory
-        federation = Federation(workload.experiment(ALGORITHMS[algorithm](), data, solver), workers)
-        federations[algorithm] = federation
-        federation.round()
-        if len(federations) == 1:
-            startup = time.perf_counter() - started
-        visit_everyone(federation)
-    last = federations[algorithms[-1]]
-    bare = bare_of(workload)
-    contenders = [
-        Contender("bare", bare.round, bare.close),
-        *(Contender(name, federations[name].round, federations[name].close) for name in algorithms),
-    ]
-    try:
-        for contender in contenders:
-            settle(contender)
-        for _ in range(passes):
-            for contender in contenders:
-                begun = time.perf_counter()
-                for _ in range(rounds):
-                    contender.round()
-                contender.seconds.append((time.perf_counter() - begun) / rounds)
-        memory = pss_mb(os.getpid(), *(p.pid for p in last.processes() if p.pid))
-    finally:
-        for contender in contenders:
-            contender.close()
-    seconds = {c.name: c.seconds for c in contenders}
+    """Time bare loops and the algorithms in turn, ``passes`` times over, ``rounds`` rounds each."""
+    memory = memory_of_one_side()
+    jobs: dict[str, Job] = {BARE: BareLoop(workload, workers)}
+    if workload.cold:
+        jobs[STATEFUL] = BareLoop(workload, workers, stateful=True)
+    opponents = list(jobs)
+    for algorithm in algorithms:
+        jobs[algorithm] = Simulation(workload, algorithm, workers, memory, path, precision)
+    source = Checkout.present().source
+    starts = [partial(Side, each, source, job) for each, job in jobs.items()]
+    found = dict(zip(jobs, take_turns(starts, workload, passes, rounds), strict=True))
+    seconds = {each: [turn.seconds for turn in timed.turns] for each, timed in found.items()}
+    processor = {each: [turn.processor for turn in timed.turns] for each, timed in found.items()}
     limit = limit_seconds(workload, workers)
+    last = found[algorithms[-1]]
     return SpeedReport(
         workload=name,
         title=workload.title,
         workers=workers,
-        path=last.solver.path.name,
-        block=last.solver.width(last.next_cohort().steps),
+        path=last.path,
         client_steps=workload.client_steps,
-        seconds={c.name: median(c.seconds) for c in contenders},
-        ratio={c.name: _ratio(seconds["bare"], c.seconds) for c in contenders[1:]},
+        seconds=_medians(seconds),
+        processor_seconds=_medians(processor),
+        ratio={each: {a: _ratio(seconds[each], seconds[a]) for a in algorithms} for each in opponents},
+        processor_ratio={each: {a: _ratio(processor[each], processor[a]) for a in algorithms} for each in opponents},
         fedvra_over_fedavg=(
             _ratio(seconds["fedvra"], seconds["fedavg"]) if {"fedvra", "fedavg"} <= seconds.keys() else None
         ),
         limit_seconds=limit,
-        fraction_of_limit={c.name: limit / median(c.seconds) for c in contenders},
-        memory_mb=memory,
-        startup_seconds=startup,
+        fraction_of_limit={each: limit / median(some) for each, some in seconds.items()},
+        memory_mb={each: _memory(timed) for each, timed in found.items()},
+        startup_seconds=last.startup_seconds,
         passes=passes,
+        rounds=rounds,
     )
 
 
-def settle(contender: Contender) -> None:
-    """Rounds before the clock starts: programs are traced, and every process maps the client state it will meet."""
-    stop = time.perf_counter() + WARM_UP_SECONDS
-    contender.round()
-    while time.perf_counter() < stop:
-        contender.round()
+def _memory(timed: Timed) -> float:
+    return max(turn.memory_mb for turn in timed.turns)
 
 
-def visit_everyone(federation: Federation) -> None:
-    """Give every client a dual, as after many rounds, where the algorithm keeps any: a first visit also pays for its memory."""
-    duals = federation.clients.duals
-    if not len(duals):
-        return
-    zeros = torch.zeros(duals.width, dtype=duals.dtype)
-    for client in range(federation.total):
-        if client not in duals:
-            duals.put([client], [zeros])
+def _medians(several: dict[str, list[float]]) -> dict[str, float]:
+    return {each: median(some) for each, some in several.items()}
 
 
 def limit_seconds(workload: Workload, workers: int) -> float:

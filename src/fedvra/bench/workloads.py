@@ -6,10 +6,8 @@ checkout, whose modules may be elsewhere.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +48,8 @@ class Workload:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     buffers: str = "refuse"
+    cold: bool = False
+    """Whether nobody has been met before when the clock starts; then a bare loop that keeps state is timed too."""
 
     @property
     def client_steps(self) -> int:
@@ -101,37 +101,6 @@ class Workload:
         return Experiment(algorithm=algorithm, solver=solver or fv.SolverSettings(), **self.settings(data))
 
 
-@dataclass(frozen=True)
-class Job:
-    """One algorithm on one workload, to be run by a process of its own."""
-
-    workload: Workload
-    algorithm: str
-    workers: int
-    memory_limit: int
-    """Bytes of client state in memory: given, so that two processes that share a machine get the same."""
-    path: str = "auto"
-    precision: str = "float32"
-
-    def run(self, rounds: int, progress: Callable[[dict[str, Any]], None]) -> None:
-        """Run rounds; ``progress`` is called after each, and may raise to end them.
-
-        Clients take turns, so that all of them have a dual after N/m rounds: a first visit also pays for its memory.
-        """
-        settings = self.workload.settings(self.workload.data())
-        settings["sampler"] = fv.Cyclic(self.workload.cohort, reshuffle=True)
-        if (self.path, self.precision) != ("auto", "float32"):
-            settings["solver"] = fv.SolverSettings(path=self.path, precision=self.precision)
-        fv.simulate(
-            ALGORITHMS[self.algorithm](),
-            rounds=rounds,
-            workers=self.workers,
-            memory_limit=self.memory_limit,
-            progress=progress,
-            **settings,
-        )
-
-
 _W1 = Workload(
     title="MNIST MLP, N=100, m=10, 2 epochs of batch 50",
     model="mlp",
@@ -143,6 +112,16 @@ _W1 = Workload(
     batch_size=50,
     mean=(0.1307,),
     std=(0.3081,),
+)
+
+_W3 = replace(
+    _W1,
+    title="MNIST MLP, N=10,000 of 6 samples, m=100, one step",
+    clients=10_000,
+    samples=6,
+    cohort=100,
+    epochs=1,
+    batch_size=6,
 )
 
 _COLOUR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -161,15 +140,8 @@ WORKLOADS: dict[str, Workload] = {
         mean=_COLOUR[0],
         std=_COLOUR[1],
     ),
-    "w3": replace(
-        _W1,
-        title="MNIST MLP, N=10,000 of 6 samples, m=100, one step",
-        clients=10_000,
-        samples=6,
-        cohort=100,
-        epochs=1,
-        batch_size=6,
-    ),
+    "w3": _W3,
+    "w3-cold": replace(_W3, title=f"{_W3.title}, nobody met before", cold=True),
     "w4": Workload(
         title="residual CNN with BatchNorm, colour images, N=100, m=10, 2 epochs of batch 20",
         model="resnet",
@@ -207,32 +179,3 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "w7": replace(_W1, title="MNIST MLP with dropout, N=100, m=10, 2 epochs of batch 50", model="mlp-dropout"),
 }
-
-
-def bare_of(workload: Workload) -> Any:
-    """The bare loop of ``benchmarks/bare.py`` on this workload."""
-    inputs, labels = workload.raw()
-    return _bare_module().Bare(
-        workload.make_model,
-        workload.transform(inputs, None, torch.float32),
-        labels,
-        clients=workload.clients,
-        cohort=workload.cohort,
-        epochs=workload.epochs,
-        batch_size=workload.batch_size,
-    )
-
-
-def _bare_module() -> Any:
-    """benchmarks/bare.py of the checkout that this package is installed from."""
-    path = Path(fv.__file__).parents[2] / "benchmarks" / "bare.py"
-    if not path.is_file():
-        raise fv.FedvraError(
-            "benchmarks/bare.py is not installed: run `fedvra bench` from a checkout of the repository."
-        )
-    spec = importlib.util.spec_from_file_location("fedvra_bare_loop", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

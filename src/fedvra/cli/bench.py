@@ -14,7 +14,7 @@ DEFAULT = ("w1", "w2", "w3")
 
 
 @click.command()
-@click.argument("workloads", nargs=-1, metavar="[w1|...|w7|clients]...")
+@click.argument("workloads", nargs=-1, metavar="[w1|...|w7|w3-cold|clients]...")
 @click.option(
     "--against",
     default="bare",
@@ -36,7 +36,7 @@ DEFAULT = ("w1", "w2", "w3")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
-    help="Rounds per turn [default: 3]; for `clients` rounds in all [default: 12].",
+    help="Rounds per turn [default: 3, cold ones 20]; for `clients` rounds in all [default: 12].",
 )
 @click.option("--workers", default="auto", show_default=True, help="Worker processes of the engine.")
 @click.option("--precision", default="float32", show_default=True, help="float32 or bfloat16, for the engine only.")
@@ -51,9 +51,10 @@ DEFAULT = ("w1", "w2", "w3")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
 def command(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Time the engine beside a bare PyTorch loop, interleaved in one run, and print the median ratio.
+    """Time whole rounds of fv.simulate beside a bare PyTorch loop, interleaved in one run, and print the median ratio.
 
-    w1: MNIST MLP, 100 clients. w2: CIFAR-10 CNN. w3: 10,000 clients of 6 samples. w4: residual CNN with BatchNorm. w5: LSTM.
+    w1: MNIST MLP, 100 clients. w2: CIFAR-10 CNN. w3: 10,000 clients of 6 samples; w3-cold: nobody
+    met before, beside a bare loop that keeps state. w4: residual CNN with BatchNorm. w5: LSTM.
     w6: CNN with GroupNorm. w7: MLP with dropout. clients: seconds and memory over N. Without names: w1 w2 w3.
 
     With --against CHECKOUT the present code and that checkout take turns, each in a process of its own.
@@ -61,6 +62,7 @@ def command(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
     \b
     Example:
       fedvra bench w1 w3
+      fedvra bench w3-cold --algorithms fedvra,scaffold
       fedvra bench w2 --passes 3 --rounds 1 --json
       fedvra bench w1 w4 w5 --against ../fedvra-before
       fedvra bench clients --clients 10000,1000000
@@ -95,23 +97,33 @@ def _speed(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, An
     from fedvra.bench.speed import measure
     from fedvra.bench.workloads import WORKLOADS
     from fedvra.engines.pool import resolve_workers
-    from fedvra.local.protocol import SolverSettings
 
-    solver = SolverSettings(path=options["path"], precision=options["precision"])
     workers = resolve_workers(_number(options["workers"]))
     report = measure(
-        name, WORKLOADS[name], workers, options["passes"], options["rounds"] or 3, solver, options["algorithms"]
+        name,
+        WORKLOADS[name],
+        workers,
+        passes=options["passes"],
+        rounds=_rounds(name, options),
+        algorithms=options["algorithms"],
+        path=options["path"],
+        precision=options["precision"],
     )
     if not quiet:
-        click.echo(f"{name}: {report.title}  ({report.path} path, {report.block} at once, {workers} workers)")
+        click.echo(f"{name}: {report.title}  ({report.path} path, {workers} workers)")
         for contender, seconds in report.seconds.items():
-            ratio = f"{report.ratio[contender]:5.2f} x bare" if contender in report.ratio else " " * 12
             share = f"{report.fraction_of_limit[contender]:6.1%} of the matrix-multiply limit"
-            rate = f"{report.client_steps / seconds:8.0f} client-steps/s"
-            click.echo(f"  {contender:8} {seconds:8.4f} s per round  {ratio}  {rate}  {share}")
+            click.echo(
+                f"  {contender:8} {seconds:8.4f} s per round, {report.processor_seconds[contender]:8.4f} of processors"
+                f"  {report.memory_mb[contender]:6.0f} MB  {share}"
+            )
+        for opponent, ratios in report.ratio.items():
+            for contender, ratio in ratios.items():
+                by_processor = report.processor_ratio[opponent][contender]
+                click.echo(f"  {contender:8} {ratio:5.2f} x {opponent} ({by_processor:.2f} by processor time)")
         over = report.fedvra_over_fedavg
         click.echo(
-            f"  {'' if over is None else f'fedvra costs {over:.2f} x fedavg; '}memory {report.memory_mb:.0f} MB; "
+            f"  {'' if over is None else f'fedvra costs {over:.2f} x fedavg; '}"
             f"first round after {report.startup_seconds:.1f} s"
         )
     return [report.to_json()]
@@ -133,7 +145,7 @@ def _against(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, 
         other,
         workers,
         passes=options["passes"],
-        rounds=options["rounds"] or 3,
+        rounds=_rounds(name, options),
         starts=options["starts"],
         algorithms=options["algorithms"],
         path=options["path"],
@@ -173,6 +185,12 @@ def _clients(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, 
                 f"of {report.took_part:,} clients"
             )
     return found
+
+
+def _rounds(name: str, options: dict[str, Any]) -> int:
+    from fedvra.bench.workloads import WORKLOADS
+
+    return options["rounds"] or (20 if WORKLOADS[name].cold else 3)
 
 
 def _number(workers: str) -> int | str:
