@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,6 +22,7 @@ from fedvra.bench.bare import Bare
 from fedvra.bench.clients import measure_clients
 from fedvra.bench.duel import Duel
 from fedvra.bench.jobs import Simulation
+from fedvra.bench.resident import memory_mb
 from fedvra.bench.sides import Side
 from fedvra.bench.workloads import WORKLOADS
 from fedvra.cli import main
@@ -178,3 +181,10 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
 def test_the_verdict_weighs_the_difference_against_the_noise(others: list[float], verdict: str) -> None:
     duel = Duel("w1", "title", "fedavg", 2, 3, 1, "now", "before", (2.0,) * len(others), tuple(others))
     assert duel.verdict == verdict
+
+
+def test_rows_that_nobody_has_mapped_are_counted_as_memory() -> None:
+    with io.FileIO(os.memfd_create("fedvra-state"), "r+") as file:
+        before = memory_mb(os.getpid())
+        file.write(bytes(32 << 20))
+        assert memory_mb(os.getpid()) - before == pytest.approx(32, abs=8)

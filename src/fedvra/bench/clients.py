@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedvra.algorithms.fedvra import FedVRA
-from fedvra.bench.resident import pss_mb
+from fedvra.bench.resident import memory_mb, processor_seconds
 from fedvra.bench.workloads import WORKLOADS, Workload
 from fedvra.core.cohort import Ints
 from fedvra.data.dataset import Dataset, FederatedData
@@ -31,8 +31,10 @@ class ClientsReport:
     """From data in memory to the end of the first round."""
     seconds_per_round: float
     """Median over the later rounds."""
+    processor_seconds: float
+    """Of the server and the busiest worker per round: what a round takes where each has a core to itself."""
     memory_mb: float
-    """Proportional set size over all processes at the end."""
+    """Of all processes at the end."""
     state_gb: float
     """Client state, in memory and on disk."""
     took_part: int
@@ -75,9 +77,12 @@ def _measure(
         seconds = []
         federation.round()
         startup = time.perf_counter() - started
+        pids = [os.getpid(), *(p.pid for p in federation.processes() if p.pid)]
+        before = [processor_seconds(pid) for pid in pids]
         for _ in range(rounds - 1):
             seconds.append(federation.round()["seconds"])
-        memory = pss_mb(os.getpid(), *(p.pid for p in federation.processes() if p.pid))
+        server, *workers_took = [processor_seconds(pid) - at for pid, at in zip(pids, before, strict=True)]
+        memory = memory_mb(*pids)
         duals = federation.clients.duals
         return ClientsReport(
             clients=workload.clients,
@@ -85,6 +90,7 @@ def _measure(
             rounds=rounds,
             startup_seconds=startup,
             seconds_per_round=median(seconds[len(seconds) // 2 :]),
+            processor_seconds=(server + max(workers_took, default=0.0)) / max(1, rounds - 1),
             memory_mb=memory,
             state_gb=duals.nbytes() / 1e9,
             took_part=len(duals),

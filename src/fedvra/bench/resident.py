@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
+
+MEMFD = "/memfd:"
+"""How the system names a file that is in memory only, such as clients' rows."""
 
 
 def family(pid: int) -> list[int]:
@@ -16,10 +20,10 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def pss_mb(*pids: int) -> float:
-    """Proportional set size in MB over these processes: shared pages are divided among those who share them."""
+def memory_mb(*pids: int) -> float:
+    """Memory of these processes in MB: shared pages once, and files in memory whole, whether anybody has mapped them or not."""
     try:
-        return sum(_pss_kb(pid) for pid in pids) / 1024
+        return (sum(map(_mapped_bytes, pids)) + _bytes_in_files(pids)) / 2**20
     except OSError:
         return math.nan
 
@@ -33,8 +37,23 @@ def processor_seconds(*pids: int) -> float:
         return math.nan
 
 
-def _pss_kb(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+def _mapped_bytes(pid: int) -> int:
+    """The proportional set size, without files in memory."""
+    found, file_in_memory = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if line.startswith("Pss:"):
-            return int(line.split()[1])
-    return 0
+            found += 0 if file_in_memory else int(line.split()[1])
+        elif line[0] in "0123456789abcdef":  # a new mapping: addresses, rights, what it is of
+            file_in_memory = MEMFD in line
+    return found * 1024
+
+
+def _bytes_in_files(pids: tuple[int, ...]) -> int:
+    """What files without a name in memory take, of all that these processes have open; each once."""
+    sizes: dict[int, int] = {}
+    for fd in (each for pid in pids for each in Path(f"/proc/{pid}/fd").iterdir()):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if MEMFD in str(fd.readlink()):
+                status = fd.stat()
+                sizes[status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values())

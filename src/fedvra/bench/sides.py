@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fedvra.bench import contender
 from fedvra.bench.jobs import Job
-from fedvra.bench.resident import family, processor_seconds, pss_mb
+from fedvra.bench.resident import family, memory_mb, processor_seconds
 from fedvra.bench.workloads import Workload
 from fedvra.core.errors import FedvraError
 from fedvra.state.client_store import MemoryBudget
@@ -30,7 +30,7 @@ class Turn(NamedTuple):
     processor: float
     """Seconds of all processes together."""
     memory_mb: float
-    """Proportional set size of all processes at the end of the turn."""
+    """Of all processes at the end of the turn."""
 
 
 class Side:
@@ -62,7 +62,7 @@ class Side:
         before = processor_seconds(*pids)
         seconds, self.path = self._ask(rounds)
         used = processor_seconds(*pids) - before
-        return Turn(seconds / rounds, used / rounds, pss_mb(*pids))
+        return Turn(seconds / rounds, used / rounds, memory_mb(*pids))
 
     def close(self) -> None:
         self._pipe.close()

@@ -46,7 +46,7 @@ class SpeedReport:
     """A round at the rate at which this machine multiplies large matrices in float32, on all workers."""
     fraction_of_limit: dict[str, float]
     memory_mb: dict[str, float]
-    """Proportional set size over all processes of each contender."""
+    """Of all processes of each contender, at most."""
     startup_seconds: float
     """From data in memory to the end of the first round, of the last algorithm."""
     passes: int

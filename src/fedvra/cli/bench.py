@@ -180,8 +180,9 @@ def _clients(name: str, options: dict[str, Any], quiet: bool) -> list[dict[str, 
         found.append(report.to_json())
         if not quiet:
             click.echo(
-                f"N = {report.clients:9,}: {report.seconds_per_round:7.3f} s per round of {report.cohort} clients, first round "
-                f"after {report.startup_seconds:.1f} s, {report.memory_mb:.0f} MB, state {report.state_gb:.1f} GB "
+                f"N = {report.clients:9,}: {report.seconds_per_round:7.3f} s per round of {report.cohort} clients "
+                f"({report.processor_seconds:.3f} with a core for each process), first round after "
+                f"{report.startup_seconds:.1f} s, {report.memory_mb:.0f} MB, state {report.state_gb:.1f} GB "
                 f"of {report.took_part:,} clients"
             )
     return found
