@@ -6,7 +6,7 @@ For every network three contenders take turns in one process and one thread: the
 the engine on the path that it chooses. FedAvg, batches of 20, ten local steps for each of a round's four clients. What is
 compared is processor time, which other programs on the machine change less than the clock's; on an idle machine the two are the
 same. The plain loop has its data as ready tensors, one model, `torch.optim.SGD` with weight decay, and channels-last memory for
-convolutions on colour images, as in `bare.py`; it adds up the models and keeps nothing else.
+convolutions on colour images, as in `fedvra.bench.bare`; it adds up the models and keeps nothing else.
 """
 
 from __future__ import annotations
