@@ -2,7 +2,7 @@
 
 Nothing here or in those modules imports torch, numpy or matplotlib before a verb is run, so ``--help`` answers at once.
 
-Imports core, privacy, state, samplers, data, algorithms, local, engines, theory, tasks, runs, show, callbacks, studies, flower,
+Imports core, privacy, state, samplers, data, algorithms, engines, theory, tasks, runs, show, callbacks, studies, flower,
 reproduce, bench.
 """
 
