@@ -11,6 +11,7 @@ import numpy as np
 
 from fedvra.core.coefficients import Coefficients
 from fedvra.core.cohort import Cohort, Floats, Setting, resolve
+from fedvra.core.deploy import X0, Deploy
 from fedvra.core.errors import UsageError, require
 from fedvra.core.objects import Value
 from fedvra.core.registry import Registry
@@ -54,6 +55,9 @@ class Algorithm(Value, ABC):
     """True where each client keeps an x0 of its own between communications (FedPD)."""
     converges_exactly: ClassVar[bool] = False
     """True where, on a smooth convex problem with exact gradients, x0 tends to the minimiser whatever the heterogeneity."""
+
+    deploy: ClassVar[Deploy] = X0
+    """Which model a run is for, unless it says so itself; the evidence is in docs/deploy.md."""
 
     @abstractmethod
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:

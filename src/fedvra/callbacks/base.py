@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedvra.core.cohort import Ints
+from fedvra.core.deploy import Deployed
 from fedvra.core.errors import UsageError
 from fedvra.core.objects import Value
 from fedvra.problems.base import module_of
@@ -32,6 +33,7 @@ class Server(Protocol):
     lam: Tensor
     aux: Tensor | None
     counts: Ints
+    deployed: Deployed | None
 
 
 @dataclass(eq=False)
@@ -77,6 +79,11 @@ class Run:
         return cls(rounds, **{**about, "experiment": e, "server": federation.state, "simulator": federation, **more})
 
     @property
+    def deploy(self) -> str:
+        """Which model the run is for."""
+        return "x0" if self.experiment is None else self.experiment.deployment.text()
+
+    @property
     def name(self) -> str:
         """For trackers: FedVRA on mnist, seed 0."""
         return f"{self.label} on {self.task}, seed {self.seed}"
@@ -104,14 +111,16 @@ class Run:
         """What the run's own metrics are called in its records."""
         given = () if self.experiment is None else self.experiment.metrics
         found = dict.fromkeys(name for record in self.records[-1:] for name in numbers(record))
-        return [name for name in found if any(re.fullmatch(rf"(validation_)?{own}(_\w+)?", name) for own in given)]
+        return [
+            name for name in found if any(re.fullmatch(rf"(model_)?(validation_)?{own}(_\w+)?", name) for own in given)
+        ]
 
     def model(self) -> torch.nn.Module:
-        """The global model as it is now."""
+        """The model one would deploy, as it is now."""
         assert self.experiment is not None
         assert self.server is not None
-        aux = self.server.aux
-        return module_of(self.experiment.problem, self.server.x0.cpu(), None if aux is None else aux.cpu())
+        model = (self.server.deployed or Deployed(self.server.x0, self.server.aux)).to("cpu")
+        return module_of(self.experiment.problem, model.x, model.aux)
 
 
 class Callback(Value, ABC):

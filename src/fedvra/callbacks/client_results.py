@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
 
 @dataclass(frozen=True)
 class ClientResults(Callback):
-    """Every K-th record gets an object ``clients``: the global model on each client's own held-out data.
+    """Every K-th record gets an object ``clients``: the model one would deploy, on each client's own held-out data.
 
     For ``accuracy``, ``loss`` and every metric of the run: ``mean`` and ``std`` over the clients, ``by_samples`` (the mean
     weighted by their samples), ``worst_tenth`` (the mean of the worst tenth of them), quantiles ``q10`` to ``q90``, and
@@ -42,7 +43,7 @@ class ClientResults(Callback):
         every: K.
         clients: look at so many of the clients that train at most, the same ones every time; None: at all.
         tune: also test each client after so many local steps on its own training data (personalisation), as ``tuned_accuracy``
-            and so on; 0: not. Steps begin at x0, without dual or pull, and leave no trace.
+            and so on; 0: not. Steps begin at that model, without dual or pull, and leave no trace.
 
     >>> import numpy as np, torch, fedvra as fv
     >>> pair = np.zeros((40, 3), dtype=np.float32), np.arange(40) % 2
@@ -89,16 +90,18 @@ class ClientResults(Callback):
         clients = clients[[len(part) > 0 for part in rows]]
         rows = [part for part in rows if len(part)]
         sizes = np.diff(data.offsets)[clients]
-        found: dict[str, Any] = described(federation.evaluator.of_clients(clients, rows, None), sizes)
+        model = federation.state.deployed
+        found: dict[str, Any] = described(federation.evaluator.of_clients(model, clients, rows, None), sizes)
         tunable = data.test_offsets is not None  # else unseen clients have nothing left to tune on
         if self.tune and tunable:
-            scores = federation.evaluator.of_clients(clients, rows, lambda k: self._steps(federation, int(clients[k])))
+            steps = partial(self._steps, federation, clients)
+            scores = federation.evaluator.of_clients(model, clients, rows, steps)
             tuned = described(scores, sizes)
             found.update({f"tuned_{name}": value for name, value in tuned.items() if isinstance(value, Mapping)})
         return found
 
-    def _steps(self, federation: Federation, client: int) -> FineTune:
-        e, last = federation.experiment, federation.state.round
+    def _steps(self, federation: Federation, clients: Ints, k: int) -> FineTune:
+        e, last, client = federation.experiment, federation.state.round, int(clients[k])
         known = min(client, federation.total - 1)  # one who never trains steps as the last who does
         eta = federation.plan.describe(last, np.array([known]), federation.state.counts).eta
         block = Block(last, e.seed, np.array([client]), np.array([self.tune]), eta)

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedvra.callbacks.base import Callback, Run
-from fedvra.core.goals import Goal, goals
+from fedvra.core.goals import ACCURACY, Goal, figure, goals
 from fedvra.local.protocol import DIRECT, StepPath
 from fedvra.runs.files import Record, RunSummary
 from fedvra.runs.options import RunConfig
@@ -62,14 +62,15 @@ class Standing:
 
     def take(self, record: Record) -> None:
         self.round = record["round"]
-        self.loss = record["train_loss"] if record.get("test_loss") is None else record["test_loss"]
+        loss = figure(record, "model_loss")
+        self.loss = record["train_loss"] if loss is None else loss
         self._recent.append(record)
         if record.get("diagnostics"):
             self.diagnosed = record
         if "path_reason" in record:
             self.path = record
-        if record.get("test_accuracy") is not None:
-            self.accuracy = float(record["test_accuracy"])
+        if (accuracy := figure(record, ACCURACY)) is not None:
+            self.accuracy = accuracy
             self.best = max(self.accuracy, self.best or 0.0)
         for goal in self.goals:
             if goal.reached(record):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from fedvra.callbacks.base import Callback, Run
 from fedvra.core.errors import StopRun, UsageError, require
-from fedvra.core.goals import ACCURACY, VALIDATION, Goal, figure, require_figure, smaller_is_better
+from fedvra.core.goals import ACCURACY, VALIDATION, Goal, figure, name_in, require_figure, smaller_is_better
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment
 from fedvra.runs.files import Record
@@ -24,7 +24,8 @@ class Until(Callback):
 
     Args:
         target: an accuracy in per cent, of the validation data where there are some and else of the test data; or another
-            figure of the records with its value, ``"f1=0.8"``, ``"test_loss=0.3"``, ``"my_cost<=2"``.
+            figure of the records with its value, ``"f1=0.8"``, ``"model_loss=0.3"``, ``"my_cost<=2"``. Figures are those of the
+            model to deploy; what begins with ``test_`` is x0's.
 
     >>> Until(97), Until("f1=0.8")
     (Until(target=97), Until(target='f1=0.8'))
@@ -76,7 +77,7 @@ class Patience(Callback):
         _require_evaluation(experiment)
 
     def on_round(self, run: Run, record: Record) -> None:
-        metric = _watched(self.metric or ACCURACY, record)
+        metric = name_in(record, _watched(self.metric or ACCURACY, record))
         _require_measured(run, record, metric, "patience")
         sign = -1 if (smaller_is_better(metric) if self.smaller is None else self.smaller) else 1
         best, when = -math.inf, 0
@@ -104,7 +105,7 @@ def _require_measured(run: Run, record: Record, metric: str, who: str) -> None:
     if record["round"] % max(every, 1) or ("/" in metric and len(run.records) < run.rounds):
         return  # a round that is not evaluated; what is nested comes as often as its own callback likes
     require_figure(record, metric, who)
-    if metric == ACCURACY and figure(record, metric) is None:
+    if metric in (ACCURACY, name_in(record, ACCURACY)) and figure(record, metric) is None:
         raise UsageError(
             f"{who} goes by the accuracy, which is not measured here: name another figure, e.g. test_loss or one of metrics=."
         )

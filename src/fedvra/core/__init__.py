@@ -15,6 +15,7 @@
     block.py       what a block of clients is given, and what its clients keep
     step.py        client_round and server_round: where the equations are put together
     adaptive.py    what an algorithm that adapts carries from round to round
+    deploy.py      which model a run is for
     objects.py     values: equal by what they hold, copied and pickled as such
     errors.py      the errors a user sees
     files.py       files that are there whole or not at all

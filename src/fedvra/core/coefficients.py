@@ -32,6 +32,15 @@ def divisor(omega: float) -> float:
     return omega
 
 
+def common(values: Floats) -> float | None:
+    """The number that all values are; None where they differ, or are zero.
+
+    >>> common(np.array([2.0, 2.0])), common(np.array([1.0, 2.0])), common(np.zeros(2))
+    (2.0, None, None)
+    """
+    return float(values[0]) if len(values) and values[0] and bool(np.all(values == values[0])) else None
+
+
 def unscaled(totals: Totals) -> float:
     """s = 1: the weights w_i say it all."""
     return 1.0

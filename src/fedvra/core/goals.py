@@ -12,8 +12,10 @@ from fedvra.core.errors import UsageError, require
 
 Target: TypeAlias = float | str
 """An accuracy in per cent, or a figure and its value: 97, "f1=0.8"."""
-ACCURACY = "test_accuracy"
+ACCURACY = "model_accuracy"
+"""Of the model that a run is for; a record that has none of that name is of a run for x0, whose is ``test_accuracy``."""
 VALIDATION = "validation_accuracy"
+MODEL, TEST = "model_", "test_"
 SMALLER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity", "gap", "cost")
 """How the names of figures end that are to become small."""
 
@@ -27,9 +29,38 @@ def smaller_is_better(metric: str) -> bool:
     return any(word in SMALLER_IS_BETTER for word in re.split(r"[/_]", metric.lower()))
 
 
+def of_model(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures under the names they have in a record when they are of the model to deploy, and that is not x0.
+
+    >>> of_model({"test_accuracy": 0.5, "f1": 0.4, "validation_loss": 1.0})
+    {'model_accuracy': 0.5, 'model_f1': 0.4, 'model_validation_loss': 1.0}
+    """
+    return {MODEL + name.removeprefix(TEST): value for name, value in figures.items()}
+
+
+def name_in(record: Mapping[str, Any], metric: str) -> str:
+    """The name under which a record has a figure of the model to deploy. What begins with ``test_`` is x0's, by its name.
+
+    >>> both = {"test_accuracy": 0.5, "model_accuracy": 0.6, "f1": 0.4, "model_f1": 0.5}
+    >>> [name_in(both, name) for name in ("model_accuracy", "test_accuracy", "f1")]
+    ['model_accuracy', 'test_accuracy', 'model_f1']
+    >>> [name_in({"test_accuracy": 0.5, "f1": 0.4}, name) for name in ("model_accuracy", "f1", "model_f1")]
+    ['test_accuracy', 'f1', 'f1']
+    """
+    if metric in record and metric.startswith((MODEL, TEST)):
+        return metric
+    plain = metric.removeprefix(MODEL)
+    known = (MODEL + plain, TEST + plain, plain) if metric.startswith(MODEL) else (MODEL + plain,)
+    return next((name for name in known if name in record), metric)
+
+
 def figure(record: Mapping[str, Any], metric: str) -> float | None:
-    """A number of a record, which may be nested: ``diagnostics/xi``; None where it has none."""
+    """A number of a record, which may be nested: ``diagnostics/xi``; None where it has none.
+
+    One of the model to deploy (``model_...``) is that of x0 where the record has no other.
+    """
     value: Any = record
+    metric = name_in(record, metric) if metric.startswith(MODEL) else metric
     for part in metric.split("/"):
         value = value.get(part) if isinstance(value, Mapping) else None
     return None if value is None or isinstance(value, bool | str | list | Mapping) else float(value)
@@ -40,7 +71,7 @@ def require_figure(record: Mapping[str, Any], metric: str, who: str) -> None:
     inner = {name: f"{name}/{key}" for name, value in record.items() if isinstance(value, Mapping) for key in value}
     known = sorted({*(name for name in record if not isinstance(record[name], list | str)), *inner.values()})
     found: Any = record
-    for part in metric.split("/"):
+    for part in name_in(record, metric).split("/"):
         require(
             isinstance(found, Mapping) and part in found,
             f"{who} goes by {metric!r}, which the records do not have: name one of {', '.join(known)}.",
@@ -66,7 +97,10 @@ class Goal:
 
     @classmethod
     def read(cls, given: Any, name: str = "the target") -> Goal:
-        """A number is an accuracy in per cent; ``f1=0.8``, ``cost<=3`` and ``auc>=0.9`` are other figures of the records."""
+        """A number is an accuracy in per cent; ``f1=0.8``, ``cost<=3`` and ``auc>=0.9`` are other figures of the records.
+
+        They are those of the model to deploy. ``test_accuracy=97`` and all that begins so are x0's.
+        """
         if isinstance(given, Goal):
             return given
         match = re.fullmatch(r"\s*(?:([A-Za-z_][\w/.-]*?)\s*(<=|>=|=))?\s*([-+.\w]+?)\s*%?\s*", str(given))
@@ -95,7 +129,7 @@ class Goal:
         return Goal(metric, self.value, self.smaller)
 
     def reached(self, record: Mapping[str, Any]) -> bool:
-        found = figure(record, self.metric)
+        found = figure(record, name_in(record, self.metric))
         if found is None or math.isnan(found):
             return False
         found = 100 * found if self.percent else found

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from fedvra.core.coefficients import Coefficients as Coefficients
 from fedvra.core.coefficients import Totals as Totals
+from fedvra.core.coefficients import common as common
 from fedvra.core.coefficients import discounted_steps as discounted_steps
 from fedvra.core.coefficients import divisor as divisor
 from fedvra.core.coefficients import effective_steps as effective_steps
@@ -275,6 +276,18 @@ def server_model(
     if kappa:
         x = x - kappa * lam
     return x if project is None else project(x)
+
+
+def clients_mean(
+    x0: Tensor, move_sum: Tensor, omega: float, project: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """The mean of the models of those who count, P_X(x0 + sum_A omega_i*D_i / sum_A omega_i): step 20 as FedAvg takes it."""
+    return server_model(x0, x0, move_sum, 1.0 / divisor(omega), 0.0, project)
+
+
+def running_mean(mean: Tensor, new: Tensor, weight: float) -> Tensor:
+    """mean + (new - mean)/weight: a weighted mean with one more term, of weight 1 in ``weight`` for all."""
+    return torch.lerp(mean, new, 1.0 / weight)
 
 
 def anchor_step(x_i: Tensor, lam_i: Tensor, kappa: float) -> Tensor:

@@ -22,6 +22,7 @@ from fedvra.core.adaptive import Memory, remember
 from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private, Rows
 from fedvra.core.cohort import Cohort, Floats
 from fedvra.core.compressor import Compressor, Shrunk
+from fedvra.core.deploy import X0, ClientsMean, Deploy, Deployed, RunningMean
 from fedvra.core.loops import Done
 from fedvra.core.streams import Purpose, stream
 
@@ -39,13 +40,18 @@ class Shares:
     aux: Tensor | None = None
     """Becomes the sum of omega_i*(float buffers) [K]."""
     aux_weight: Floats | None = None
+    mean: Tensor | None = None
+    """Becomes the sum of omega_i*D_i [P]; None where it is a multiple of another, or nobody asks for it."""
+    mean_weight: Floats | None = None
 
     def weighted(self) -> list[tuple[Tensor, Floats]]:
         """The sums over moves, with their weights."""
-        both = [(self.model, self.model_weight)]
+        sums = [(self.model, self.model_weight)]
         if self.dual is not None and self.dual_weight is not None:
-            both.append((self.dual, self.dual_weight))
-        return both
+            sums.append((self.dual, self.dual_weight))
+        if self.mean is not None and self.mean_weight is not None:
+            sums.append((self.mean, self.mean_weight))
+        return sums
 
 
 class Moves(ABC):
@@ -93,6 +99,8 @@ class WholeMoves(Moves):
             rule.add_weighted_(shares.model, shares.model_weight, sent)
             if shares.dual is not None and shares.dual_weight is not None:
                 rule.add_weighted_(shares.dual, shares.dual_weight, delta)
+            if shares.mean is not None and shares.mean_weight is not None:
+                rule.add_weighted_(shares.mean, shares.mean_weight, sent)
         if alphas is not None:
             for k, (one, alpha) in enumerate(zip(terms, alphas.tolist(), strict=True)):
                 yield rule.dual_step(one.h, delta[k], alpha, out=place(k))
@@ -198,6 +206,27 @@ class Sums(NamedTuple):
     """The mean training loss of those who count."""
     told: Tensor | None = None
     """The lam that the clients were sent, where that was rounded."""
+    mean: Tensor | None = None
+    """sum_A omega_i*D_i, where it had to be formed: see :func:`forms_mean`."""
+
+    def moves(self, row: rule.Coefficients) -> Tensor:
+        """sum_A omega_i*D_i."""
+        if self.mean is not None:
+            return self.mean
+        w, alpha = rule.common(row.w), rule.common(row.alpha)
+        if w is not None:
+            return self.model if w == 1 else self.model / w
+        assert alpha is not None
+        return self.dual / alpha
+
+
+def forms_mean(deploy: Deploy, row: rule.Coefficients, own_anchors: bool = False) -> bool:
+    """Whether sum_A omega_i*D_i needs a sum of its own: it is asked for, and a multiple of neither of the others.
+
+    With anchors of the clients' own the sum of step 19 is one of x_i - anchor, and so no multiple of it.
+    """
+    multiple = rule.common(row.w) is not None or (rule.common(row.alpha) is not None and not own_anchors)
+    return deploy.needs_mean and row.communicates and not multiple
 
 
 class Server(NamedTuple):
@@ -207,6 +236,8 @@ class Server(NamedTuple):
     lam: Tensor
     aux: Tensor | None = None
     memory: Memory = Memory()
+    deployed: Deployed | None = None
+    """The model that the run is for, where it is not x0."""
 
 
 def server_round(
@@ -217,13 +248,15 @@ def server_round(
     sums: Sums,
     algorithm: object,
     project: Callable[[Tensor], Tensor],
+    deploy: Deploy = X0,
 ) -> Server:
-    """Steps 19 and 20, the mean of the float buffers, and what an algorithm that adapts remembers.
+    """Steps 19 and 20, the mean of the float buffers, what an algorithm that adapts remembers, and the model to deploy.
 
     Args:
         counted: whose reply counts, by place in the cohort.
         algorithm: asked what it remembers.
         project: P_X.
+        deploy: which model the run is for. In a round without communication it stays as it was.
     """
     keep = counted.astype(np.float64)
     amounts = cohort.steps if cohort.effective is None else cohort.effective
@@ -234,4 +267,22 @@ def server_round(
         x0 = rule.server_model(x0, lam, sums.model, row.scale(totals), row.kappa, project)
     memory = remember(algorithm, server.memory, cohort, sums.model, lam, sums.loss)
     aux = server.aux if server.aux is None or sums.aux is None else sums.aux / rule.divisor(totals.omega)
-    return Server(x0, lam, aux, memory)
+    deployed = None if deploy == X0 else server.deployed
+    if row.communicates:
+        match deploy:
+            case ClientsMean():
+                deployed = Deployed(rule.clients_mean(server.x0, sums.moves(row), totals.omega, project), aux)
+            case RunningMean(factor):
+                deployed = averaged(deployed, x0, aux, factor, project)
+    return Server(x0, lam, aux, memory, deployed)
+
+
+def averaged(
+    last: Deployed | None, x0: Tensor, aux: Tensor | None, factor: float, project: Callable[[Tensor], Tensor]
+) -> Deployed:
+    """The running mean with one x0 more. Weights sum to one from the first round on: the start is not part of it."""
+    if last is None:
+        return Deployed(x0, aux)
+    weight = 1 + factor * last.weight
+    mean_aux = aux if aux is None or last.aux is None else rule.running_mean(last.aux, aux, weight)
+    return Deployed(project(rule.running_mean(last.x, x0, weight)), mean_aux, weight)

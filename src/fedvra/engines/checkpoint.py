@@ -18,6 +18,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedvra.core.adaptive import Memory
+from fedvra.core.deploy import Deployed
 from fedvra.core.errors import FedvraError
 from fedvra.core.threads import one_thread
 from fedvra.engines.federation import Federation
@@ -85,6 +86,8 @@ def _files(federation: Federation) -> Iterator[tuple[str, dict[str, Tensor]]]:
     }
     if state.aux is not None:
         server["aux"] = state.aux
+    if state.deployed is not None:
+        server |= state.deployed.tensors()
     yield "server.safetensors", server
     for name, store in federation.clients.kinds().items():
         per_file = max(1, SHARD_BYTES // max(1, store.width * store.dtype.itemsize))
@@ -112,6 +115,8 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
         federation.take_path(StepPath(manifest["path"], manifest["path_reason"]))
     state.aux = server["aux"].to(device) if "aux" in server else None
     state.memory = Memory.of(server).to(device)
+    deployed = Deployed.of(server)
+    state.deployed = None if deployed is None else deployed.to(device)
     state.time = float(manifest.get("time", 0.0))
     state.counts[server["took_part"].numpy()] = server["counts"].numpy()
     if "private_steps" in server:

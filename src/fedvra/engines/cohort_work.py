@@ -12,7 +12,7 @@ from fedvra.core.block import Block, Orders
 from fedvra.core.cohort import Cohort, Floats, Ints, mean_over
 from fedvra.core.loops import Done, Loop
 from fedvra.core.record_dp import Guard
-from fedvra.core.step import Sums
+from fedvra.core.step import Sums, forms_mean
 from fedvra.engines.experiment import Experiment, subset
 from fedvra.engines.pool import Engine
 from fedvra.engines.singles import judge, one_by_one
@@ -50,7 +50,7 @@ class CohortWork:
             staged: where the clients' new rows go.
             settle: cohort and coefficients again, once clients with loops of their own have said what they did.
         """
-        refuse = self.experiment.refuse
+        refuse, deploy = self.experiment.refuse, self.experiment.deployment
         keep = arrived.astype(np.float64)
         order = np.argsort(-cohort.steps, kind="stable")  # long work first, so that workers finish together
         loops = isinstance(self.experiment.local, Loop)
@@ -58,6 +58,7 @@ class CohortWork:
         pieces = len(cohort) if singly else count_parts(len(cohort), self.solver.width(cohort.steps))
         parts = np.array_split(order, pieces)
         ratio = _common_ratio(row.alpha, row.w) if staged.anchors is None else None
+        mean = forms_mean(deploy, row, staged.anchors is not None)
         tasks = [
             LocalTask(
                 part=k,
@@ -67,6 +68,7 @@ class CohortWork:
                 model_weight=(keep * cohort.omega * row.w)[part],
                 aux_weight=(keep * cohort.omega)[part],
                 one_sum=ratio is not None,
+                mean_weight=(keep * cohort.omega)[part] if mean else None,
             )
             for k, part in enumerate(parts)
         ]
@@ -76,7 +78,8 @@ class CohortWork:
                 found = Worked.together([worked[k] for k in np.argsort(order)]).done
                 assert found is not None
                 (cohort, row), ratio = settle(cohort, row, found), None
-            counted = judge(self.board, moves, aux, refuse, cohort, row, order, arrived)
+                mean = forms_mean(deploy, row)
+            counted = judge(self.board, moves, aux, refuse, cohort, row, order, arrived, mean)
             summed = 1
         else:
             worked, counted, summed = self.engine.map(tasks), arrived, len(parts)
@@ -86,7 +89,7 @@ class CohortWork:
         self.losses = losses
         if not counted.any():
             return None, counted, cohort, row
-        sums = self._sums(summed, ratio, mean_over(subset(cohort, counted), losses[counted]))
+        sums = self._sums(summed, ratio, mean, mean_over(subset(cohort, counted), losses[counted]))
         return sums, counted, cohort, row
 
     def _orders(self, cohort: Cohort, row: rule.Coefficients, check: Mask, path: StepPath, part: Ints) -> Orders:
@@ -98,13 +101,14 @@ class CohortWork:
         guard = None if e.privacy is None else Guard(e.privacy, cohort.samples[part])
         return Orders(block, gamma, alpha, row.sigma, decay, row.kappa, row.communicates, rate=rate, guard=guard)
 
-    def _sums(self, parts: int, ratio: float | None, loss: float) -> Sums:
+    def _sums(self, parts: int, ratio: float | None, mean: bool, loss: float) -> Sums:
         """What the parts added up, with the dual sum as ``ratio`` times the other where that is so."""
         board = self.board
         model = board.sums[:parts, 0].sum(0)
         dual = board.sums[:parts, 1].sum(0) if ratio is None else ratio * model
         aux = None if board.aux_sums is None else board.aux_sums[:parts].sum(0)
-        return Sums(model, dual, aux, loss, None if self.experiment.compress_down is None else board.lam)
+        moves = board.mean_sums[:parts].sum(0) if mean and board.mean_sums is not None else None
+        return Sums(model, dual, aux, loss, None if self.experiment.compress_down is None else board.lam, moves)
 
 
 def _common_ratio(alpha: Floats, w: Floats) -> float | None:

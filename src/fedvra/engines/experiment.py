@@ -20,6 +20,7 @@ from fedvra.clock.system import System
 from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Floats, Ints, Setting, resolve
 from fedvra.core.compressor import Compressor
+from fedvra.core.deploy import Deploy
 from fedvra.core.errors import DivergedError, UsageError, require
 from fedvra.core.loops import Done, Loop
 from fedvra.core.members import Members
@@ -75,6 +76,13 @@ class Experiment(Value):
     """What is done to x0, and to lam where it is sent."""
     privacy: RecordDP | None = None
     """What clients do to the gradients of single records."""
+    deploy: Deploy | None = None
+    """Which model the run is for; None: that of its algorithm."""
+
+    @property
+    def deployment(self) -> Deploy:
+        """Which model the run is for."""
+        return self.algorithm.deploy if self.deploy is None else self.deploy
 
     def start(self) -> Tensor:
         """x0 before the first round: ``x_init``, or the problem's own."""

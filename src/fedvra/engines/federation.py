@@ -22,6 +22,7 @@ from fedvra.core import rule
 from fedvra.core.adaptive import Memory, chosen
 from fedvra.core.block import Broadcast
 from fedvra.core.cohort import Cohort, Floats, Ints
+from fedvra.core.deploy import Deployed
 from fedvra.core.errors import require
 from fedvra.core.step import Server, Sums, server_round
 from fedvra.core.streams import Purpose, stream
@@ -36,7 +37,7 @@ from fedvra.engines.recovery import bring_back
 from fedvra.engines.server_state import ServerState
 from fedvra.engines.worker import Board, LossesTask, Worker
 from fedvra.local.check_schedule import CheckSchedule
-from fedvra.local.protocol import HasFigures, SlowerPathError, StepPath
+from fedvra.local.protocol import SlowerPathError, StepPath
 from fedvra.policies.refusals import Mask
 from fedvra.problems.base import keeps_statistics_local, project, require_records, statistics_of, y_width_of
 from fedvra.state.client_state import ClientState
@@ -78,7 +79,8 @@ class Federation:
         aux = None if (found := statistics_of(e.problem, e.seed)) is None else found.to(device)
         self.state = ServerState(0, x0, torch.zeros_like(x0), aux, *np.zeros((2, self.total), dtype=np.int64))
         self.budgets = Budgets(self.plan, self.state)
-        self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype, device)
+        mean = e.deployment.needs_mean
+        self.board = Board(len(x0), 0 if aux is None else len(aux), x0.dtype, device, mean)
         require(
             state_dtype is None or state_dtype.is_floating_point,
             f"state_dtype must be a floating-point dtype such as torch.bfloat16, got {state_dtype}.",
@@ -119,7 +121,7 @@ class Federation:
         self.engine: Engine = make_engine(make_worker, workers) if cluster is None else cluster
         if cluster is not None:
             cluster.start()
-        self.evaluator = Evaluator(e, self.solver, self.engine, partial(self._broadcast, exact=True))
+        self.evaluator = Evaluator(e, self.solver, self.engine, self._show)
         self.work = CohortWork(e, self.solver, self.engine, self.board)
 
     def close(self) -> None:
@@ -164,7 +166,7 @@ class Federation:
             self._note(cohort)
             trained = time.perf_counter()
             require_finite(self.experiment.algorithm, self.state.x0, self.state.round)
-            record.update(self._evaluate())
+            record.update(self.evaluator.record(self.state, self.second_block))
         record["path"] = self.state.path.name
         if self.state.path != path:  # in the first round, and where it changed
             record["path_reason"] = self.state.path.reason
@@ -186,6 +188,7 @@ class Federation:
         state = self.state
         state.x0, state.aux, path = self._begun
         state.round, state.lam, state.memory, state.time = 0, torch.zeros_like(state.x0), Memory(), 0.0
+        state.deployed = None
         state.counts[:] = state.private_steps[:] = 0
         self.take_path(path)
 
@@ -211,10 +214,15 @@ class Federation:
 
     # -- before the work ---------------------------------------------------------------------------------------------
 
-    def _broadcast(self, exact: bool = False) -> None:
-        """Show the workers what clients are sent, or the model as it is."""
+    def _broadcast(self) -> None:
+        """Show the workers what clients are sent."""
         e, sent = self.experiment, Broadcast(self.state.x0, self.state.lam, self.state.aux)
-        self.board.show(*(sent if exact else sent.rounded(e.compress_down, e.seed, self.state.round)))
+        self.board.show(*sent.rounded(e.compress_down, e.seed, self.state.round))
+
+    def _show(self, model: Deployed | None) -> None:
+        """Show the workers a model as it is; None: x0."""
+        x, aux = (self.state.x0, self.state.aux) if model is None else (model.x, model.aux)
+        self.board.show(x, self.state.lam, aux)
 
     def _losses(self, clients: Ints) -> Floats:
         parts = np.array_split(clients, min(8, len(clients)))
@@ -277,23 +285,11 @@ class Federation:
 
     def _server_step(self, cohort: Cohort, counted: Mask, row: rule.Coefficients, sums: Sums) -> None:
         state, e = self.state, self.experiment
-        server = Server(state.x0, state.lam, state.aux, state.memory)
-        made = server_round(server, cohort, counted, row, sums, e.algorithm, partial(project, e.problem))
-        state.x0, state.lam, state.aux, state.memory = made
+        server = Server(state.x0, state.lam, state.aux, state.memory, state.deployed)
+        made = server_round(server, cohort, counted, row, sums, e.algorithm, partial(project, e.problem), e.deployment)
+        state.x0, state.lam, state.aux, state.memory, state.deployed = made
 
     # -- after the work ------------------------------------------------------------------------------------------------
-
-    def _evaluate(self) -> dict[str, Any]:
-        """The test data, and whatever else the problem measures."""
-        every = self.experiment.eval_every
-        found: dict[str, Any] = {"test_accuracy": None, "test_loss": None}
-        if not every or self.state.round % every:
-            return found
-        found.update(self.evaluator.test())
-        found.update(self.evaluator.validation())
-        if isinstance(self.solver, HasFigures):
-            found.update(self.solver.measure(self.state.x0, self.second_block()))
-        return found
 
     def second_block(self) -> dict[int, Tensor]:
         """y_i of every client that took part so far, as stored."""

@@ -177,8 +177,8 @@ class RayPool(Engine):
         """Put what a part added up on the board, and note who has its rows."""
         if not isinstance(task, LocalTask):
             return
-        sums, aux_sums = self._board.part(task.part)
-        for target, content in ((sums, answer.sums), (aux_sums, answer.aux_sums)):
+        contents = (answer.sums, answer.aux_sums, answer.mean_sum)
+        for target, content in zip(self._board.part(task.part), contents, strict=True):
             if target is not None and content is not None:
                 flat = target.view(-1)
                 values = as_tensor(content, target.dtype)

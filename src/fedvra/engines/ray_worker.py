@@ -17,7 +17,7 @@ from torch import Tensor
 from fedvra.core.cohort import Ints
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.parcel import Parcel, as_array, as_tensor
-from fedvra.engines.worker import LocalTask, Task, Vectors, Worker
+from fedvra.engines.worker import LocalTask, Places, Task, Vectors, Worker
 from fedvra.local.protocol import SolverSettings
 from fedvra.state.client_state import Readers
 from fedvra.state.client_store import ClientStore, MemoryBudget
@@ -72,12 +72,15 @@ class Answer(NamedTuple):
     result: Any = None
     sums: Bytes | None = None
     aux_sums: Bytes | None = None
+    mean_sum: Bytes | None = None
 
 
 class OneBoard(Vectors):
     """What was sent, and room for the sums of one part, aligned as on the server's board: products must not notice."""
 
-    def __init__(self, width: int, aux_width: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, width: int, aux_width: int, dtype: torch.dtype, device: torch.device, mean: bool = False
+    ) -> None:
         def room(count: int) -> Tensor:
             return shared_tensor((count,), dtype).to(device)
 
@@ -86,10 +89,12 @@ class OneBoard(Vectors):
         spare = ALIGNMENT // dtype.itemsize
         self._sums = room(2 * width + spare)
         self._aux_sums = room(aux_width + spare)
+        self._mean_sum = room(width + spare) if mean else None
 
-    def part(self, k: int) -> tuple[Tensor, Tensor | None]:
+    def part(self, k: int) -> Places:
         sums = _at(self._sums, k, 2 * len(self.x0)).view(2, -1)
-        return sums, None if self.aux is None else _at(self._aux_sums, k, len(self.aux))
+        aux = None if self.aux is None else _at(self._aux_sums, k, len(self.aux))
+        return Places(sums, aux, None if self._mean_sum is None else _at(self._mean_sum, k, len(self.x0)))
 
 
 def _at(room: Tensor, k: int, width: int) -> Tensor:
@@ -161,7 +166,8 @@ class RayWorker:
         limit = MemoryBudget.half_of_what_is_free().limit if made.memory_limit is None else made.memory_limit
         budget = MemoryBudget((limit or 0) // (os.cpu_count() or 1))  # there may be a worker for every core
         self._held = [None if kind is None else HeldRows(kind, made, budget) for kind in made.kinds]
-        self._board = OneBoard(made.width, made.aux_width, made.dtype, torch.device(made.settings.device))
+        device, mean = torch.device(made.settings.device), made.experiment.deployment.needs_mean
+        self._board = OneBoard(made.width, made.aux_width, made.dtype, device, mean)
         opened = data.open()
         experiment = replace(made.experiment, data=opened() if load else opened)
         solver = experiment.problem.solver(experiment.data, made.settings)
@@ -195,9 +201,14 @@ class RayWorker:
                     held.give_back()
         if not isinstance(task, LocalTask):
             return Answer(None, result)
-        sums, aux_sums = self._board.part(task.part)
-        aux = None if aux_sums is None else _copied(aux_sums)
-        return Answer(None, result, _copied(sums[: 1 if task.one_sum else 2]), aux)
+        sums, aux, mean = self._board.part(task.part)
+        return Answer(
+            None,
+            result,
+            _copied(sums[: 1 if task.one_sum else 2]),
+            None if aux is None else _copied(aux),
+            None if mean is None or task.mean_weight is None else _copied(mean),
+        )
 
     def give(self, kind: int, slots: Sequence[int]) -> Rows:
         """Copies of rows that we hold."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedvra.core.adaptive import Memory
 from fedvra.core.cohort import Ints
+from fedvra.core.deploy import Deployed
 from fedvra.local.protocol import StepPath
 
 
@@ -25,6 +26,8 @@ class ServerState:
     """How many noised gradients each client has made use of, where there is privacy to account for."""
     memory: Memory = field(default_factory=Memory)
     """What an algorithm that adapts carries from round to round."""
+    deployed: Deployed | None = None
+    """The model that the run is for, where it is not x0; None before the first round."""
     path: StepPath = field(default_factory=lambda: StepPath(""))
     """The way in which all workers take local steps."""
     time: float = 0.0

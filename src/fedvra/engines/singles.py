@@ -29,6 +29,7 @@ def judge(
     row: rule.Coefficients,
     order: Ints,
     arrived: Mask,
+    mean: bool,
 ) -> Mask:
     """Refuse, and put the sums of steps 19 and 20 on the board as if one part had formed them; says who is counted.
 
@@ -37,6 +38,7 @@ def judge(
         refuse: None counts all.
         order: task k is that of place order[k] in the cohort.
         arrived: whose reply arrived, by place in the cohort.
+        mean: whether the plain sum of moves is formed too.
     """
     came = arrived[order]
     if aux is not None:
@@ -47,6 +49,8 @@ def judge(
         kept[came] = ~refused(refuse, moves[torch.from_numpy(came)], work[came])
     _add_up(board.sums[0, 0], moves, (cohort.omega * row.w)[order], kept)
     _add_up(board.sums[0, 1], moves, (cohort.omega * row.alpha)[order], kept)
+    if mean and board.mean_sums is not None:
+        _add_up(board.mean_sums[0], moves, cohort.omega[order], kept)
     if board.aux_sums is not None and aux is not None:
         _add_up(board.aux_sums[0], aux, cohort.omega[order], kept)
     counted = np.zeros(len(cohort), dtype=bool)
@@ -60,7 +64,7 @@ def one_by_one(engine: Engine, board: Board, tasks: Sequence[LocalTask]) -> tupl
     moves, aux, one = [], [], np.ones(1)
     for start in range(0, len(tasks), MAX_PARTS):
         chunk = [
-            replace(task, part=k, model_weight=one, dual_weight=one, one_sum=True, aux_weight=one)
+            replace(task, part=k, model_weight=one, dual_weight=one, one_sum=True, aux_weight=one, mean_weight=None)
             for k, task in enumerate(tasks[start : start + MAX_PARTS])
         ]
         results += engine.map(chunk)

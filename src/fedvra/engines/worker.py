@@ -55,6 +55,8 @@ class LocalTask:
     aux_weight: Floats
     one_sum: bool
     """Whether dual_weight / model_weight is the same for the whole cohort: then one sum serves both."""
+    mean_weight: Floats | None = None
+    """omega_i, likewise, where the plain sum of moves is to be formed too."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,17 @@ class Worked(NamedTuple):
         return cls(np.concatenate([part.losses for part in parts]), whole)
 
 
+class Places(NamedTuple):
+    """Where a part puts its sums."""
+
+    sums: Tensor
+    """Those of steps 20 and 19 [2, P]."""
+    aux: Tensor | None
+    """That of the buffers [K]."""
+    mean: Tensor | None
+    """That of plain moves [P], where a run may need it."""
+
+
 class Vectors(ABC):
     """What a worker is sent, and where it puts the sums of its part."""
 
@@ -111,14 +124,16 @@ class Vectors(ABC):
     aux: Tensor | None
 
     @abstractmethod
-    def part(self, k: int) -> tuple[Tensor, Tensor | None]:
-        """The place for the sums of the k-th part [2, P], and of its buffers [K]."""
+    def part(self, k: int) -> Places:
+        """The place for the sums of the k-th part."""
 
 
 class Board(Vectors):
     """What the server broadcasts, and a place for each part's sums: memory that processes share, or an accelerator's."""
 
-    def __init__(self, width: int, aux_width: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, width: int, aux_width: int, dtype: torch.dtype, device: torch.device, mean: bool = False
+    ) -> None:
         def room(*shape: int) -> Tensor:
             return (
                 shared_tensor(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
@@ -129,12 +144,15 @@ class Board(Vectors):
         self.aux = room(aux_width) if aux_width else None
         self.sums = room(MAX_PARTS, 2, width)
         self.aux_sums = room(MAX_PARTS, aux_width) if aux_width else None
+        # Apart from the others, which must lie where they lie without it: products depend on how memory is aligned.
+        self.mean_sums = room(MAX_PARTS, width) if mean else None
         self.shown = 0
         """How often there was something new to broadcast."""
         self._last: tuple[Tensor | None, ...] = ()
 
-    def part(self, k: int) -> tuple[Tensor, Tensor | None]:
-        return self.sums[k], None if self.aux_sums is None else self.aux_sums[k]
+    def part(self, k: int) -> Places:
+        aux, mean = (None if each is None else each[k] for each in (self.aux_sums, self.mean_sums))
+        return Places(self.sums[k], aux, mean)
 
     def show(self, x0: Tensor, lam: Tensor, aux: Tensor | None) -> None:
         """Broadcast these."""
@@ -179,10 +197,12 @@ class Worker:
 
     def _local(self, task: LocalTask) -> Worked:
         found, block = [], task.orders.block
-        sums, aux_sums = self.board.part(task.part)
-        sums[: 1 if task.one_sum else 2].zero_()
-        if aux_sums is not None:
-            aux_sums.zero_()
+        places = self.board.part(task.part)
+        places.sums[: 1 if task.one_sum else 2].zero_()
+        if places.aux is not None:
+            places.aux.zero_()
+        if task.mean_weight is not None and places.mean is not None:
+            places.mean.zero_()
         if block.path != self.solver.path.name:
             self.solver.slower(StepPath(block.path))
         width = self.solver.width(block.steps)
@@ -195,14 +215,16 @@ class Worker:
         # The optimiser is known here, and may be a function, which messages cannot carry.
         board, orders = self.board, replace(task.orders.cut(span), local=self.optimiser, compress=self.compress)
         kept = self.readers.kept(task.staged.cut(span), board.x0)
-        sums, aux_sums = board.part(task.part)
+        places, mean_weight = board.part(task.part), task.mean_weight
         shares = Shares(
-            sums[0],
+            places.sums[0],
             task.model_weight[span],
-            None if task.one_sum else sums[1],
+            None if task.one_sum else places.sums[1],
             task.dual_weight[span],
-            aux_sums,
+            places.aux,
             task.aux_weight[span],
+            None if mean_weight is None else places.mean,
+            None if mean_weight is None else mean_weight[span],
         )
         private = kept.start(board.aux, start_of_y(self.solver), orders.block.clients)
         sent = Broadcast(board.x0, board.lam, board.aux)

@@ -16,7 +16,7 @@ from fedvra.core.block import Block, Broadcast, Kept, Orders, Private
 from fedvra.core.cohort import Cohort, mean_over
 from fedvra.core.errors import DivergedError
 from fedvra.core.loops import Done, Loop
-from fedvra.core.step import Server, Shares, Sums, WholeMoves, client_round, server_round
+from fedvra.core.step import Server, Shares, Sums, WholeMoves, client_round, forms_mean, server_round
 from fedvra.engines.experiment import Experiment, Plan, subset
 from fedvra.flower.protocol import Answer, Status, printable
 from fedvra.flower.roster import match, read_reply
@@ -48,28 +48,28 @@ def count(
     made = [uploads[client] for client in part.clients.tolist()]
     loss = mean_over(part, np.array([upload.loss for upload in made]))
     model, dual = torch.zeros_like(books.x0), torch.zeros_like(books.x0)
+    mean = torch.zeros_like(books.x0) if forms_mean(experiment.deployment, row) else None
     aux = None if books.aux is None else torch.zeros_like(books.aux)
     duals: dict[int, Tensor] = {}
     sent = Broadcast(books.x0, books.lam, books.aux).rounded(experiment.compress_down, experiment.seed, books.round)
     for k, (place, upload) in enumerate(zip(np.flatnonzero(counted).tolist(), made, strict=True)):
         one = slice(place, place + 1)
         omega = cohort.omega[one]
-        shares = Shares(model, omega * row.w[one], dual, omega * row.alpha[one], aux, omega)
+        shares = Shares(model, omega * row.w[one], dual, omega * row.alpha[one], aux, omega, mean, omega)
         shadow_row = _ShadowRow(int(part.clients[k]), books.shadow, duals) if shadow else None
         _repeat(sent, experiment, cohort, row, one, upload, Kept(duals=shadow_row), shares)
     told = sent.lam if experiment.compress_down is not None else None
-    server = Server(books.x0, books.lam, books.aux, books.memory)
+    server = Server(books.x0, books.lam, books.aux, books.memory, books.deployed)
     projected = partial(project, experiment.problem)
-    after = server_round(
-        server, cohort, counted, row, Sums(model, dual, aux, loss, told), experiment.algorithm, projected
-    )
+    sums = Sums(model, dual, aux, loss, told, mean)
+    after = server_round(server, cohort, counted, row, sums, experiment.algorithm, projected, experiment.deployment)
     if not bool(torch.isfinite(after.x0).all() and torch.isfinite(after.lam).all()):
         raise DivergedError(
             f"{experiment.algorithm.label} diverged in round {books.round + 1}, x0 is no longer finite: lower the step "
             "sizes; the books are as they were before the round.",
             books.round + 1,
         )
-    books.x0, books.lam, books.aux, books.memory = after
+    books.x0, books.lam, books.aux, books.memory, books.deployed = after
     books.shadow.update(duals)
     for client, upload in zip(part.clients.tolist(), made, strict=True):
         books.tickets[client] = upload.ticket

@@ -38,7 +38,7 @@ def evaluation_orders(strategy: Strategy) -> list[Order]:
     if some is not None and some < len(connected):
         rng = stream(strategy.experiment.seed, Purpose.PROBE, round=books.round)
         connected = [connected[k] for k in sorted(random_subset(rng, len(connected), some))]
-    vectors = {"x0": books.x0, **({} if books.aux is None else {"aux": books.aux})}
+    vectors = {"x0": books.model.x, **({} if books.model.aux is None else {"aux": books.model.aux})}
     names = ",".join(strategy.metric_names)
     return [replace(make_order(strategy, Errand.EVALUATE, i), metrics=names, arrays=vectors) for i in connected]
 

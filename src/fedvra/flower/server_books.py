@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedvra.core.adaptive import Memory
 from fedvra.core.cohort import Ints
+from fedvra.core.deploy import Deployed
 from fedvra.core.errors import FedvraError, UsageError, require
 from fedvra.core.members import NEVER, Members
 from fedvra.flower.client_ledger import new_ticket
@@ -43,6 +44,8 @@ class Books:
     """Who is there, over client numbers that never change."""
     memory: Memory = field(default_factory=Memory)
     """What an algorithm that adapts carries from round to round."""
+    deployed: Deployed | None = None
+    """The model that the run is for, where it is not x0; None before the first round."""
     round: int = 0
     experiment: str = field(default_factory=new_ticket)
     """Names this experiment in the clients' ledgers."""
@@ -57,6 +60,11 @@ class Books:
     """lam_i that goes along with the next message to a client that lost its own."""
     shadow: dict[int, Tensor] = field(default_factory=dict)
     """The server's copy of every lam_i, where it keeps one."""
+
+    @property
+    def model(self) -> Deployed:
+        """The model to deploy."""
+        return self.deployed or Deployed(self.x0, self.aux)
 
     def introduce(self, answer: Answer, key: str | None, max_samples: int) -> str | None:
         """Write down what a client says of itself; returns why it is not believed, or None. ``key`` None binds nothing."""
@@ -107,6 +115,8 @@ class Books:
         server["left"] = torch.from_numpy(self.members.left)
         if self.aux is not None:
             server["aux"] = self.aux
+        if self.deployed is not None:
+            server |= self.deployed.tensors()
         files = [("server.safetensors", server)]
         for name, rows in (("restores", self.restores), ("shadow", self.shadow)):
             if rows:
@@ -170,6 +180,7 @@ class Books:
             samples=server["samples"].numpy(),
             members=Members(server["joined"].numpy(), server["left"].numpy()) if "left" in server else everybody,
             memory=Memory.of(server),
+            deployed=Deployed.of(server),
             round=int(facts["round"]),
             experiment=str(facts["experiment"]),
             incarnation=int(facts["incarnation"]),

@@ -23,6 +23,7 @@ from fedvra.compress.base import as_compressor, as_download
 from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Setting
 from fedvra.core.compressor import Compressor
+from fedvra.core.deploy import Deploy, parse_deploy
 from fedvra.core.errors import UsageError, require
 from fedvra.core.members import Members
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
@@ -71,10 +72,11 @@ class Strategy(FlowerStrategy):
         shadow: keep a copy of every lam_i here (N*P numbers on this disk), so that a client that loses its own can be
             restored at once and exactly. Without it the others are asked for theirs, see ``fedvra.flower.repair``.
         wait: seconds to wait for the clients to connect.
-        evaluate_every: have the nodes test x0 on their own test data every so many rounds; 0 never.
+        evaluate_every: have the nodes test the model to deploy on their own test data every so many rounds; 0 never.
         evaluate_clients: ask so many of them, drawn anew each time; None: all that are connected.
         metrics: the names of those metrics of the nodes that are wanted.
         callbacks: look on as in ``simulate``, e.g. ``fv.Patience(20, metric="clients/accuracy/by_samples")``.
+        deploy: which model the result is and the nodes test, as in ``simulate``: ``"x0"``, ``"mean"`` or ``"ema:0.9"``.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Strategy(FlowerStrategy):
         evaluate_clients: int | None = None,
         metrics: Iterable[str] = (),
         callbacks: Sequence[Callback | Callable[[dict[str, Any]], object]] = (),
+        deploy: Deploy | str | None = None,
     ) -> None:
         require(clients >= 1, f"clients must be >= 1, got {clients}.")
         require(max_norm is None or max_norm > 0, f"max_norm must be > 0 or None, got {max_norm}.")
@@ -128,6 +131,7 @@ class Strategy(FlowerStrategy):
             local=local,
             compress=as_compressor(compress),
             compress_down=as_download(compress_down),
+            deploy=None if deploy is None else parse_deploy(deploy),
         )
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
@@ -277,17 +281,17 @@ class Strategy(FlowerStrategy):
         return refusal
 
     def arrays(self) -> ArrayRecord:
-        """The model as Flower's own strategies have it, a state_dict; the flat x0 where there is no module."""
+        """The model to deploy as Flower's own strategies have it, a state_dict; flat where there is no module."""
         try:
-            module = module_of(self.experiment.problem, self.books.x0, self.books.aux)
+            module = module_of(self.experiment.problem, self.books.model.x, self.books.model.aux)
         except UsageError:
-            return ArrayRecord({"x0": to_array(self.books.x0)})
+            return ArrayRecord({"x0": to_array(self.books.model.x)})
         return ArrayRecord(module.state_dict())
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The nodes are asked to test x0 on their own test data."""
+        """The nodes are asked to test the model to deploy on their own test data."""
         self._sent = evaluation_messages(self)
         return [message for message, _ in self._sent]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedvra.core.files import replace_durably
 from fedvra.reproduce.recipe import Case, Recipe
+from fedvra.reproduce.table import OF_X0
 from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import Stored
 from fedvra.show.curves import mean_curve
@@ -71,6 +72,6 @@ def _curves(case: Case, found: Sequence[tuple[Wanted, Stored]]) -> list[Curve]:
             label = theirs[0][0].label if finished else f"{theirs[0][0].label}, diverged"
             name = theirs[0][0].config.algorithm
             runs = finished or [run.metrics for _, run in theirs]
-            curve = mean_curve(label, runs, algorithm=name, whole=bool(finished))
+            curve = mean_curve(label, runs, OF_X0, name, bool(finished))
             made += [] if curve is None else [curve]
     return made

@@ -33,7 +33,7 @@ from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import folder_name
 from fedvra.runs.config import configure
 from fedvra.runs.files import RunFolder
-from fedvra.runs.history import accuracies
+from fedvra.runs.history import series
 from fedvra.show.terminal import clock, outcome, percent
 from fedvra.studies.execution import execute, resume
 from fedvra.studies.stopping import stop_on_signal
@@ -192,7 +192,7 @@ class _LiveShow(_Show):
     def state(self, running: list[Job], count: int, total: int, left: float) -> None:
         grid = Table.grid(padding=(0, 2))
         for job in running:
-            config, curve = job.wanted.config, accuracies(job.folder.metrics())
+            config, curve = job.wanted.config, series(job.folder.metrics(), "test_accuracy")
             reached = curve[-1] if curve else (0, None)
             bar = ProgressBar(total=config.rounds, completed=reached[0], width=30)
             name = f"{job.wanted.title}, seed {config.seed}"

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from fedvra.reproduce.recipe import READINGS, Printed, Reading, Recipe
 from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import Stored
-from fedvra.runs.history import accuracies, rounds_to
+from fedvra.runs.history import rounds_to, series
 from fedvra.show.spreads import Spread
 from fedvra.show.terminal import Column, FittedTable, markdown, table
 
@@ -34,6 +34,8 @@ ROUNDS_APART = 0.15
 POINTS_APART = 0.5
 MARK = " *"
 ACCURACY = "accuracy"
+OF_X0 = "test_accuracy"
+"""What the paper's tables are of, whichever model a run is for."""
 READ_AS: dict[Reading, str] = {"final": "last round %", "best": "best round %", "last10": "last ten rounds %"}
 """Heads of the columns of accuracies."""
 
@@ -215,7 +217,7 @@ def compare_rounds(measured: float, beyond: bool, paper: Printed, played: int) -
 
 def read_accuracy(run: Stored, reading: Reading, rounds: int | None = None) -> float | None:
     """As a fraction, after so many rounds or all of them; None for a run that diverged."""
-    curve = [accuracy for _, accuracy in accuracies(run.metrics[:rounds])]
+    curve = [accuracy for _, accuracy in series(run.metrics[:rounds], OF_X0)]
     if not curve or run.status == "diverged":
         return None
     if reading == "best":
@@ -254,7 +256,8 @@ def _accuracy_cell(measured: Spread | None, paper: Printed | None, long_enough: 
 def _rounds_cell(runs: list[Stored], target: float, paper: Printed | None) -> Cell:
     """A run that diverged before it reached the target is taken to have needed more rounds than any other was run for."""
     longest = max(run.rounds for run in runs)
-    firsts = [rounds_to(run.metrics, [target])[f"{target:g}"] for run in runs]
+    goal = f"{OF_X0}={target:g}"
+    firsts = [rounds_to(run.metrics, [goal])[goal] for run in runs]
     least = [
         first if first is not None else (longest if run.status == "diverged" else run.rounds) + 1
         for first, run in zip(firsts, runs, strict=True)

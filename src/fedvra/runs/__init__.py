@@ -7,7 +7,8 @@
     described.py       a run of Python objects as options
     part_text.py       options that name a part of a run
     files.py           the files of a run
-    history.py         the records of a run and what they come to
+    history.py         what a run leaves behind in memory; measures.py: what its records come to
+    summary.py         the content of summary.json
     inline.py          what objects show of themselves in a notebook
     drawing.py         a figure that a notebook shows
     cache.py           which runs there are already

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.errors import UsageError, require
-from fedvra.runs.config import configure
+from fedvra.runs.config import BEFORE_DEPLOY, configure
 from fedvra.runs.files import Record, RunFolder, Status
 from fedvra.runs.options import RunConfig
 from fedvra.tasks.own import short_name
@@ -63,6 +63,8 @@ def fingerprint(config: RunConfig) -> str:
     False
     """
     decisive = {name: _plain(value) for name, value in config.flat(deciding=True).items() if name != "rounds"}
+    if decisive.get("deploy") == "x0":  # so that runs keep the names they had before there was a choice
+        del decisive["deploy"]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -144,7 +146,7 @@ def _stored_in_results(path: Path, run: Mapping[str, Any]) -> tuple[str, Stored]
         metrics = [
             {"round": r + 1, **{name: values[r] for name, values in series.items()}} for r in range(run["rounds"])
         ]
-        config = configure(run["config"])
+        config = configure(BEFORE_DEPLOY, run["config"])
         return fingerprint(config), Stored(config.to_dict(), run["status"], metrics, run["seconds"], path)
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path} holds a run that cannot be read ({error}): write the file again.") from None

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from fedvra.tasks.base import Task
 
 
+BEFORE_DEPLOY: Mapping[str, Any] = {"deploy": "x0"}
+"""A layer beneath options that may have been written when all runs were for x0."""
+
+
 def configure(*layers: Mapping[str, Any]) -> RunConfig:
     """What the layers ask for, later ones winning, over the task's defaults, over the paper's.
 
-    ``epochs`` and ``steps`` replace each other. ``set`` belongs to an algorithm: a layer's hyper-parameters are passed over
-    where a later layer chose another algorithm, and otherwise added to.
+    ``epochs`` and ``steps`` replace each other. ``set`` and ``deploy`` belong to an algorithm: a layer's are passed over where
+    a later layer chose another algorithm; hyper-parameters are otherwise added to.
 
     >>> configure({"task": "mnist", "steps": 24}, {"set": {"a": 5}}).to_dict()["set"]
     {'gamma': 'auto', 'a': 5.0, 'd': 'auto'}
@@ -48,6 +52,7 @@ def configure(*layers: Mapping[str, Any]) -> RunConfig:
     for layer in (paper, task.defaults, *layers):
         merged.update(_with_one_kind_of_work(layer))
     merged["set"] = _settings(str(merged["algorithm"]), task, layers)
+    merged["deploy"] = _deploy(str(merged["algorithm"]), (task.defaults, *layers))
     return RunConfig(**merged)
 
 
@@ -87,6 +92,7 @@ def build(config: RunConfig) -> Experiment:
     """The experiment a config describes: data loaded and dealt, model made, everything checked that can be by now."""
     from fedvra.clock.reading import make_system
     from fedvra.compress.base import as_compressor, as_download
+    from fedvra.core.deploy import parse_deploy
     from fedvra.core.optimisers import parse_local
     from fedvra.core.record_dp import as_privacy
     from fedvra.engines.experiment import Experiment
@@ -123,6 +129,7 @@ def build(config: RunConfig) -> Experiment:
         compress_down=as_download(config.compress_down),
         privacy=as_privacy(config.privacy),
         system=None if config.system is None else make_system(config.system),
+        deploy=None if config.deploy is None else parse_deploy(config.deploy),
     )
 
 
@@ -166,3 +173,11 @@ def _settings(algorithm: str, task: Task, layers: tuple[Mapping[str, Any], ...])
         if layer.get("algorithm", algorithm) == algorithm:
             given.update(option_text.assignments("set", layer.get("set")))
     return settings_of(make_algorithm(algorithm, given))
+
+
+def _deploy(algorithm: str, layers: tuple[Mapping[str, Any], ...]) -> str:
+    """Which model the run is for: the last word of those that speak of this algorithm, else the algorithm's own."""
+    from fedvra.algorithms import REGISTRY
+
+    said = [layer.get("deploy") for layer in layers if layer.get("algorithm", algorithm) == algorithm]
+    return next((each for each in reversed(said) if each is not None), None) or REGISTRY.get(algorithm).deploy.text()

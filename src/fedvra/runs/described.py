@@ -98,6 +98,7 @@ def _say_fields(said: dict[str, Any], e: Experiment) -> None:
         value = getattr(e, field.name)
         if field.name in OPTIONS and field.name not in ("algorithm", "sampler", "data"):
             said[field.name] = value.text() if isinstance(value, Compressor | RecordDP) else described(value)
+    said["deploy"] = e.deployment.text()
 
 
 def _say_algorithm(said: dict[str, Any], e: Experiment) -> None:

@@ -13,119 +13,29 @@ working in one folder.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any
 
 from fedvra.core.errors import FedvraError, require
 from fedvra.core.files import replace_durably
-from fedvra.core.goals import figure
 from fedvra.engines import checkpoint, fingerprint
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
-from fedvra.runs.algorithm_text import label_of
-from fedvra.runs.config import configure, read_config
-from fedvra.runs.history import rounds_to, summarise, time_to
-from fedvra.runs.memory import peak_rss_mb
+from fedvra.runs.config import BEFORE_DEPLOY, configure, read_config
 from fedvra.runs.options import RunConfig
 from fedvra.runs.provenance import Provenance
+from fedvra.runs.summary import Record as Record
+from fedvra.runs.summary import RunSummary as RunSummary
+from fedvra.runs.summary import Status as Status
 from fedvra.state.folders import locked, require_unused
 
-Record: TypeAlias = dict[str, Any]
 PLAN = "plan.json"
 """The runs of a comparison, written before the first of them: what ``fedvra resume`` needs to go on."""
-Status = Literal["finished", "diverged", "interrupted", "failed"]
-
-
-class About(Protocol):
-    """What a summary says of the run besides its records."""
-
-    @property
-    def task(self) -> str: ...
-
-    @property
-    def algorithm(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def targets(self) -> tuple[Any, ...]: ...
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """What a run came to: the content of summary.json."""
-
-    task: str
-    algorithm: str
-    label: str
-    seed: int
-    status: Status
-    message: str | None
-    """Why it did not finish."""
-    rounds: int
-    final_accuracy: float | None
-    best_accuracy: float | None
-    rounds_to: dict[str, int | None]
-    """First round at or above each target in per cent; None where it was not reached."""
-    seconds: float
-    seconds_per_round: float | None
-    steps_per_second: float | None
-    bytes_up: int
-    bytes_down: int
-    peak_rss_mb: float | None
-    """None where the system does not tell."""
-    path: str | None = None
-    """Which way local steps were taken at the end."""
-    path_reason: str | None = None
-    """Why not a faster one."""
-    state_drift: float | None = None
-    """||lam - sum_i omega_i*lam_i|| at the end, round-off where duals are kept in float32; None for a run cut short."""
-    simulated_time: float | None = None
-    """Simulated seconds in all, where a system tells the time."""
-    time_to: dict[str, float | None] | None = None
-    """Simulated seconds to each target; None where no system tells the time."""
-    stopped: str | None = None
-    """Why the run ended before its last round, where somebody who looked on ended it."""
-    epsilon: float | None = None
-    """What the privacy of the client that spent most has come to, where there is any."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """The run's own metrics, as they were at the end."""
-
-    @classmethod
-    def of(
-        cls,
-        run: About,
-        metrics: list[Record],
-        status: Status,
-        message: str | None,
-        drift: float | None,
-        label: str | None = None,
-        names: Iterable[str] = (),
-    ) -> RunSummary:
-        figures = {
-            **summarise(metrics),
-            "rounds_to": rounds_to(metrics, run.targets),
-            "time_to": time_to(metrics, run.targets) if metrics and "simulated_time" in metrics[-1] else None,
-            "peak_rss_mb": peak_rss_mb(),
-            "state_drift": drift,
-            "path": next((m["path"] for m in reversed(metrics) if "path" in m), None),
-            "path_reason": next((m["path_reason"] for m in reversed(metrics) if "path_reason" in m), None),
-        }
-        figures["metrics"] = {name: value for name in names if (value := _last(metrics, name)) is not None}
-        figures |= {"epsilon": _last(metrics, "epsilon"), "stopped": metrics[-1].get("stopped") if metrics else None}
-        label = label_of(run.algorithm) if label is None else label
-        return cls(run.task, run.algorithm, label, run.seed, status, message, **figures)
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 class RunFolder:
@@ -187,7 +97,8 @@ class RunFolder:
             f"there is no run in {self.path}: name the folder of one, in which config.yaml is.",
         )
         given = {"rounds": rounds, "workers": workers, "engine": engine, "address": address}
-        return configure(read_config(self.config_file), {k: value for k, value in given.items() if value is not None})
+        given = {name: value for name, value in given.items() if value is not None}
+        return configure(BEFORE_DEPLOY, read_config(self.config_file), given)
 
     def write_config(self, config: RunConfig) -> None:
         with self._writing():
@@ -268,11 +179,6 @@ class RunFolder:
                 f"{self.path} cannot be written to ({error.strerror}): free some space, "
                 f"then `fedvra resume {self.path}` goes on."
             ) from error
-
-
-def _last(metrics: list[Record], name: str) -> float | None:
-    """The value in the last record that has one."""
-    return next((value for m in reversed(metrics) if (value := figure(m, name)) is not None), None)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,24 @@ import torch
 from torch import Tensor
 
 from fedvra.core.cohort import Floats
+from fedvra.core.deploy import X0, Deploy, Deployed
 from fedvra.core.errors import require
-from fedvra.core.goals import figure, goals
 from fedvra.core.objects import Value, equal
 from fedvra.local.protocol import StepPath
 from fedvra.problems.base import Problem, module_of
 from fedvra.runs.inline import history_figure, study_html
+from fedvra.runs.measures import TARGETS as TARGETS
+from fedvra.runs.measures import accuracies as accuracies
+from fedvra.runs.measures import bytes_to as bytes_to
+from fedvra.runs.measures import numbers as numbers
+from fedvra.runs.measures import rounds_to as rounds_to
+from fedvra.runs.measures import rounds_to_stay as rounds_to_stay
+from fedvra.runs.measures import sent as sent
+from fedvra.runs.measures import series as series
+from fedvra.runs.measures import time_to as time_to
+from fedvra.runs.measures import worst_fall as worst_fall
 from fedvra.state.model_file import save_model
 from fedvra.state.row_books import RowBooks
-
-TARGETS = (50, 60, 70, 80, 90, 95, 97, 98, 99)
 
 
 class ClientRows(Mapping[int, Tensor]):
@@ -57,9 +63,10 @@ class ClientRows(Mapping[int, Tensor]):
 class History(Value):
     """The result of :func:`fedvra.simulate`.
 
-    ``x0`` is the final model as a flat vector and ``model()`` the same as an ``nn.Module``. ``metrics`` has one record per
-    round (``to_pandas()`` as a table, ``plot()`` as a figure), ``duals`` the lam_i of every client that took part.
-    ``save(path)`` writes the model to a file. In a notebook a history shows itself.
+    ``x0`` is the global model after the last round as a flat vector, ``model()`` the one to deploy as an ``nn.Module`` (flat:
+    ``deployed``), and ``deploy`` says which one that is. ``metrics`` has one record per round (``to_pandas()`` as a table,
+    ``plot()`` as a figure), ``duals`` the lam_i of every client that took part. ``save(path)`` writes the model to a file. In a
+    notebook a history shows itself.
 
     >>> import torch, fedvra as fv
     >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
@@ -88,6 +95,10 @@ class History(Value):
     """The clients' weights [N], summing to 1."""
     path: StepPath = field(default_factory=lambda: StepPath(""))
     """Which way local steps were taken, and why not a faster one."""
+    deploy: Deploy = X0
+    """Which model the run is for."""
+    other: Deployed | None = None
+    """That model, where it is not x0."""
 
     __hash__ = None  # type: ignore[assignment]  # records may be added
 
@@ -96,12 +107,17 @@ class History(Value):
         reached = "" if best is None else f", best accuracy {best:.2%}"
         return f"<History of {len(self.metrics)} rounds, {len(self.x0):,} parameters{reached}>"
 
+    @property
+    def deployed(self) -> Tensor:
+        """The model to deploy, flat [P]: x0, unless the run is for another."""
+        return self.x0 if self.other is None else self.other.x
+
     def model(self) -> torch.nn.Module:
-        """The global model as an ``nn.Module``."""
-        return module_of(self.problem, self.x0, self.aux)
+        """The model to deploy as an ``nn.Module``."""
+        return module_of(self.problem, self.deployed, self.aux if self.other is None else self.other.aux)
 
     def save(self, path: str | Path) -> Path:
-        """Write the global model, its ``state_dict`` under the module's own names, to a file that ends in ``.safetensors``.
+        """Write the model to deploy, its ``state_dict`` under the module's own names, to a file that ends in ``.safetensors``.
 
         ``fv.load_model(path, model)`` reads it again; so does whatever reads safetensors.
         """
@@ -115,7 +131,7 @@ class History(Value):
 
     def plot(self, *names: str) -> Any:
         """Numbers of the records over the rounds, as a matplotlib figure: those named, or accuracy and loss."""
-        asked = names or ("test_accuracy", "test_loss", "train_loss")
+        asked = names or ("model_accuracy", "model_loss", "train_loss")
         curves = {name: series(self.metrics, name) for name in asked}
         for name in names:
             require(bool(curves[name]), f"no record has a number {name!r} to plot.")
@@ -130,6 +146,7 @@ class History(Value):
         figures = {
             "rounds": str(summary["rounds"]),
             "parameters": f"{len(self.x0):,}",
+            "model": self.deploy.words,
             "final accuracy": _percent(summary["final_accuracy"]),
             "best accuracy": _percent(summary["best_accuracy"]),
             "reached": reached or "-",
@@ -162,78 +179,6 @@ def dual_drift(lam: Tensor, duals: Iterable[tuple[int, Tensor]], omega: Floats) 
     return float(difference.norm())
 
 
-def accuracies(metrics: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """(round, test accuracy) of the rounds that were evaluated."""
-    return series(metrics, "test_accuracy")
-
-
-def series(metrics: Iterable[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """(round, value) of the rounds that have a number of that name, which may be nested: ``diagnostics/xi``."""
-    found = ((record["round"], figure(record, name)) for record in metrics)
-    return [(round, value) for round, value in found if value is not None]
-
-
-def rounds_to(metrics: Iterable[Mapping[str, Any]], targets: Iterable[Any] = TARGETS) -> dict[str, int | None]:
-    """First round to reach each target, an accuracy in per cent or another figure; None where it was not reached.
-
-    >>> rounds_to([{"round": 1, "test_accuracy": 0.4}, {"round": 2, "test_accuracy": 0.91}], [50, 90, 95, "f1=0.3"])
-    {'50': 2, '90': 2, '95': None, 'f1=0.3': None}
-    """
-    records = list(metrics)
-    return {str(goal): next((m["round"] for m in records if goal.reached(m)), None) for goal in goals(targets)}
-
-
-def bytes_to(
-    metrics: Iterable[Mapping[str, Any]], targets: Iterable[Any] = TARGETS, protocol: str = "here"
-) -> dict[str, int | None]:
-    """Bytes sent, up and down together, until each target was first reached; None where it was not.
-
-    Args:
-        protocol: ``"here"``, or ``"original"`` for what the algorithm as published would have sent in these rounds.
-
-    >>> sent = {"bytes_up": 8, "bytes_down": 4, "bytes_up_original": 16, "bytes_down_original": 8}
-    >>> metrics = [{"round": r, "test_accuracy": a, **sent} for r, a in [(1, 0.4), (2, 0.91)]]
-    >>> bytes_to(metrics, [90, 95]), bytes_to(metrics, [90, 95], "original")
-    ({'90': 24, '95': None}, {'90': 48, '95': None})
-    """
-    records = list(metrics)
-    total = dict(zip((m["round"] for m in records), accumulate(sent(m, protocol) for m in records), strict=True))
-    return {target: None if r is None else total[r] for target, r in rounds_to(records, targets).items()}
-
-
-def time_to(metrics: Iterable[Mapping[str, Any]], targets: Iterable[Any] = TARGETS) -> dict[str, float | None]:
-    """Simulated seconds until each target was first reached; None where it was not, or where no system told the time.
-
-    >>> time_to([{"round": 1, "test_accuracy": 0.4, "simulated_time": 7.5}], [30, 50])
-    {'30': 7.5, '50': None}
-    """
-    records = list(metrics)
-    time = {m["round"]: m.get("simulated_time") for m in records}
-    return {target: None if r is None else time[r] for target, r in rounds_to(records, targets).items()}
-
-
-def sent(record: Mapping[str, Any], protocol: str = "here") -> int:
-    """Bytes of one round, up and down together, as sent ``"here"`` or by the ``"original"`` protocol."""
-    ending = {"here": "", "original": "_original"}[protocol]
-    return int(record[f"bytes_up{ending}"] + record[f"bytes_down{ending}"])
-
-
-def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """All finite numbers of a record but the round's own, nested ones by their path.
-
-    >>> numbers({"round": 3, "test_accuracy": None, "seconds": 0.5, "cohort": [1], "diagnostics": {"xi": 2.0}})
-    {'seconds': 0.5, 'diagnostics/xi': 2.0}
-    """
-    found: dict[str, float] = {}
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            found.update({f"{name}/{inner}": each for inner, each in numbers(value).items()})
-        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found[name] = float(value)
-    found.pop("round", None)
-    return found
-
-
 def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of summary.json that follow from the records alone."""
     curve = accuracies(metrics)
@@ -245,6 +190,8 @@ def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "final_accuracy": curve[-1][1] if curve else None,
         "best_accuracy": max(a for _, a in curve) if curve else None,
         "rounds_to": rounds_to(metrics),
+        "rounds_to_stay": rounds_to_stay(metrics),
+        "worst_fall": worst_fall(metrics),
         "seconds": total,
         "seconds_per_round": total / len(metrics) if metrics else None,
         "steps_per_second": steps / total if total else None,

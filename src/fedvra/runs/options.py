@@ -132,6 +132,13 @@ class RunConfig:
         "Devices and networks (YAML: step, up, down, latency, deadline, available): rounds then take simulated time.",
     )
     eval_every: int = option(1, option_text.whole(0), "N", "Test the global model every so many rounds; 0 never.")
+    deploy: str | None = option(
+        None,
+        option_text.optional(part_text.deploy),
+        "MODEL",
+        "The model one would deploy, by which targets go: x0, mean (of the clients' models) or ema:0.9 (running mean of x0) "
+        "[default: what suits the algorithm].",
+    )
     validation: float = option(
         0.0, option_text.share, "SHARE", "Of every client's samples, set aside for early stopping and tune to go by."
     )
@@ -319,7 +326,7 @@ GROUPS = {
         *("lr", "lr_decay", "lr_warmup", "lr_cosine", "weight_decay"),
     ),
     "Data and model": ("split", "normalize", "model", "data"),
-    "Evaluation": ("eval_every", "targets", "until", "patience", "diagnostics"),
+    "Evaluation": ("eval_every", "deploy", "targets", "until", "patience", "diagnostics"),
     "Speed and memory": (*("workers", "engine", "device", "precision", "state_memory", "state_dtype", "state_folder"),),
     "Output": ("checkpoint_every", "track"),
 }

@@ -18,6 +18,17 @@ def local(name: str, value: Any) -> str:
     return parse_local(text(name, value)).text()
 
 
+def deploy(name: str, value: Any) -> str:
+    """The model that a run is for.
+
+    >>> deploy("deploy", "ema: 0.90")
+    'ema:0.9'
+    """
+    from fedvra.core.deploy import parse_deploy
+
+    return parse_deploy(text(name, value)).text()
+
+
 def compressor(name: str, value: Any) -> str:
     """A compressor with what differs from its default.
 

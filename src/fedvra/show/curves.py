@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from fedvra.core.goals import ACCURACY
 from fedvra.runs.files import Record
 from fedvra.runs.history import series
 from fedvra.show.plots import Curve
@@ -12,7 +13,7 @@ from fedvra.show.spreads import Spread
 
 
 def mean_curve(
-    label: str, runs: Iterable[list[Record]], name: str = "test_accuracy", algorithm: str = "", whole: bool = True
+    label: str, runs: Iterable[list[Record]], name: str = ACCURACY, algorithm: str = "", whole: bool = True
 ) -> Curve | None:
     """Mean and deviation over runs, at the rounds where all of them have a number of that name; None without any such."""
     drawn = [dict(series(metrics, name)) for metrics in runs]

@@ -22,6 +22,9 @@ from fedvra.runs.variants import labelled
 from fedvra.show.comparison import Outcome, Row
 from fedvra.show.terminal import split_of
 
+METHOD = ("algorithm", "deploy")
+"""Besides hyper-parameters, what runs of one experiment may differ in."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -158,13 +161,13 @@ def _title(setting: Mapping[str, Any], all_settings: Sequence[Mapping[str, Any]]
 def _setting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that decides a run's numbers but the method, the seed, and how long it went on."""
     decisive = configure(config).flat(deciding=True)
-    left_out = ("algorithm", "seed", "rounds")
+    left_out = (*METHOD, "seed", "rounds")
     return {name: value for name, value in decisive.items() if name not in left_out and not name.startswith("set.")}
 
 
 def _method(config: Mapping[str, Any]) -> dict[str, Any]:
     decisive = configure(config).flat(deciding=True)
-    return {name: value for name, value in decisive.items() if name == "algorithm" or name.startswith("set.")}
+    return {name: value for name, value in decisive.items() if name in METHOD or name.startswith("set.")}
 
 
 def _key(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvra.core.goals import ACCURACY, VALIDATION, Goal, smaller_is_better
+from fedvra.core.goals import ACCURACY, Goal, smaller_is_better
 from fedvra.runs.algorithm_text import label_of
 
 FILE = "tuning.json"
@@ -34,7 +34,7 @@ def _search(where: Path, plan: Mapping[str, Any], result: Mapping[str, Any], bes
             each: _in_order({_text(setting["given"][each]) for setting in result["settings"]}) for each in names
         },
         "judged": _words(name) if target is None else f"rounds to {Goal.read(target).words}",
-        "percent": target is None and name in (ACCURACY, VALIDATION),
+        "percent": target is None and name.endswith("accuracy"),
         "least": target is not None or smaller_is_better(name),
         "options": result["options"],
         "edges": result["at_the_edge"],
@@ -53,7 +53,7 @@ def _search(where: Path, plan: Mapping[str, Any], result: Mapping[str, Any], bes
 
 
 def _words(name: str) -> str:
-    return {ACCURACY: "test accuracy", VALIDATION: "validation accuracy"}.get(name, name.replace("_", " "))
+    return "test accuracy" if name == ACCURACY else name.replace("_", " ")
 
 
 def _text(value: Any) -> str:

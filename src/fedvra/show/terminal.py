@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from fedvra.core.deploy import parse_deploy
 from fedvra.core.goals import Goal
 
 if TYPE_CHECKING:
@@ -185,8 +186,9 @@ def outcome(label: str, summary: RunSummary) -> str:
     reached = [f"{Goal.read(target).words} at round {r}" for target, r in summary.rounds_to.items() if r is not None]
     if summary.status == "diverged":
         return f"{label}, seed {summary.seed}: {summary.message}"
+    whose = "" if summary.deploy == "x0" else f" (of {parse_deploy(summary.deploy).words})"
     rounds = "1 round" if summary.rounds == 1 else f"{summary.rounds} rounds"
-    accuracy = [f"final {percent(summary.final_accuracy)}", f"best {percent(summary.best_accuracy)}"]
+    accuracy = [f"final {percent(summary.final_accuracy)}", f"best {percent(summary.best_accuracy)}{whose}"]
     figures = [*(accuracy if summary.final_accuracy is not None else []), *reached]
     return (
         f"{label}, seed {summary.seed}: {', '.join(figures) + '; ' if figures else ''}{rounds} in {summary.seconds:.1f} s"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.files import replace_durably
-from fedvra.core.goals import ACCURACY, VALIDATION, Goal, Target, smaller_is_better
+from fedvra.core.goals import ACCURACY, VALIDATION, Goal, Target, name_in, smaller_is_better
 from fedvra.runs import option_text
 from fedvra.runs.algorithm_text import label_of, make_algorithm, settings_of
 from fedvra.runs.described import described
@@ -59,12 +59,12 @@ class Trial:
     @property
     def accuracy(self) -> Spread | None:
         """Over the seeds, each the mean of its last tenth of rounds; None where nothing was evaluated."""
-        return Spread.of(_tail(run, "test_accuracy") for run in self.runs)
+        return Spread.of(_tail(run, ACCURACY) for run in self.runs)
 
     @property
     def loss(self) -> Spread | None:
         """The same of the test loss or, where there is none, of the training loss."""
-        losses = [_tail(run, "test_loss") for run in self.runs]
+        losses = [_tail(run, "model_loss") for run in self.runs]
         return Spread.of(
             _tail(run, "train_loss") if loss is None else loss for run, loss in zip(self.runs, losses, strict=True)
         )
@@ -282,6 +282,8 @@ def _mean(reached: Reached | None) -> float | None:
 
 
 def _tail(run: Run, name: str) -> float | None:
+    """Of the model that the run is for."""
+    name = name_in(run.metrics[-1], name) if run.metrics else name
     values = [value for _, value in series(run.metrics, name)]
     return statistics.fmean(values[-max(1, len(values) // TAIL) :]) if values else None
 

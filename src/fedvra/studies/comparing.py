@@ -16,7 +16,7 @@ from typing import Any
 
 from fedvra.callbacks.display import View
 from fedvra.core.errors import RunInterrupt, require
-from fedvra.runs.config import configure
+from fedvra.runs.config import BEFORE_DEPLOY, configure
 from fedvra.runs.files import PLAN, RunFolder, write_json
 from fedvra.runs.options import RunConfig
 from fedvra.runs.variants import Variant, parse_variants
@@ -81,7 +81,9 @@ def resume_comparison(
         all("config" in each for each in stored),
         f"the comparison in {out} was made of Python objects: make the same call of fv.compare again.",
     )
-    plan = [Planned(each["label"], each["folder"], configure(each["config"], changes)) for each in stored]
+    plan = [
+        Planned(each["label"], each["folder"], configure(BEFORE_DEPLOY, each["config"], changes)) for each in stored
+    ]
     with locked(out):
         return _carry_out(plan, out, view)
 

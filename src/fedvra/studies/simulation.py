@@ -21,6 +21,7 @@ from fedvra.clock.system import System
 from fedvra.compress.base import as_compressor, as_download
 from fedvra.core.cohort import Setting
 from fedvra.core.compressor import Compressor
+from fedvra.core.deploy import Deploy, parse_deploy
 from fedvra.core.errors import DivergedError, require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.record_dp import RecordDP, as_privacy
@@ -68,6 +69,7 @@ def simulate(
     system: System | None = None,
     eval_every: int = 1,
     metrics: Metrics | None = None,
+    deploy: Deploy | str | None = None,
     workers: int | str = "auto",
     engine: Ray | None = None,
     solver: SolverSettings | None = None,
@@ -114,6 +116,9 @@ def simulate(
         metrics: figures of one's own, ``{"f1": f1}``: functions of the outputs and targets of the whole test data (up to 1 GiB
             of them), or objects with ``update``, ``compute`` and ``reset`` such as those of torchmetrics, ``fv.RMSE()``,
             ``fv.Perplexity()``. They are in the records under their names.
+        deploy: which model the run is for: ``"x0"``, the ``"mean"`` of the clients' models in a round, or a running mean of x0,
+            ``"ema:0.9"``; None: what suits the algorithm. The records have x0's accuracy as ``test_accuracy`` and that of the
+            deployed model, where it is another, as ``model_accuracy``; targets go by the latter. See docs/deploy.md.
         workers: processes on this machine; the result does not depend on it.
         engine: ``fv.Ray()`` runs the clients on a Ray cluster, to the same result; None: on this machine.
         state_dtype: keep the clients' duals in this dtype, e.g. ``torch.bfloat16`` for half the memory;
@@ -172,6 +177,7 @@ def simulate(
         system=system,
         local=local,
         metrics=check_metrics({} if metrics is None else metrics),
+        deploy=None if deploy is None else parse_deploy(deploy),
     )
     watching: list[Callback] = [Diagnostics(diagnostics)] if check_whole("diagnostics", diagnostics, least=0) else []
     for name, value in {"track": track, "targets": targets}.items():
@@ -259,6 +265,8 @@ def _history(federation: Federation, metrics: list[dict[str, Any]], kept: Kept |
         trajectory=None if kept is None else torch.stack(kept.x0) if kept.x0 else state.x0.new_empty(0, len(state.x0)),
         omega=federation.omega,
         path=state.path,
+        deploy=federation.experiment.deployment,
+        other=None if state.deployed is None else state.deployed.to("cpu"),
     )
 
 

@@ -106,6 +106,8 @@ def outcome(summary: RunSummary) -> dict[str, float]:
         "final_accuracy": summary.final_accuracy,
         "best_accuracy": summary.best_accuracy,
         "seconds_per_round": summary.seconds_per_round,
+        "worst_fall": summary.worst_fall,
         **{f"rounds_to_{target}": reached for target, reached in summary.rounds_to.items()},
+        **{f"rounds_to_stay_{target}": since for target, since in summary.rounds_to_stay.items()},
     }
     return {name: float(value) for name, value in figures.items() if value is not None}
