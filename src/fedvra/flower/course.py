@@ -17,9 +17,13 @@ from fedvra.callbacks.base import Callback, Run
 from fedvra.callbacks.following import Following
 from fedvra.core.adaptive import chosen
 from fedvra.core.cohort import Cohort
+from fedvra.core.deploy import Deployed
+from fedvra.core.errors import UsageError
 from fedvra.flower.evaluating import labelled
 from fedvra.flower.private import private_files
+from fedvra.flower.protocol import to_array
 from fedvra.flower.roster import exchange
+from fedvra.problems.base import Problem, module_of
 from fedvra.runs.files import Record, finite
 
 if TYPE_CHECKING:
@@ -79,6 +83,14 @@ def run_rounds(
         log(INFO, "stopped: %s", run.stopped)
     result.arrays = strategy.arrays()
     return result
+
+
+def as_arrays(problem: Problem, model: Deployed) -> ArrayRecord:
+    """A model as Flower's own strategies have it, a state_dict; flat where there is no module."""
+    try:
+        return ArrayRecord(module_of(problem, model.x, model.aux).state_dict())
+    except UsageError:
+        return ArrayRecord({"x0": to_array(model.x)})
 
 
 def note_round(

@@ -24,18 +24,18 @@ from fedvra.core import rule
 from fedvra.core.cohort import Cohort, Setting
 from fedvra.core.compressor import Compressor
 from fedvra.core.deploy import Deploy, parse_deploy
-from fedvra.core.errors import UsageError, require
+from fedvra.core.errors import require
 from fedvra.core.members import Members
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment, Plan
 from fedvra.flower.count_uploads import count, judge
-from fedvra.flower.course import Evaluate, note_round, results_of_nodes, run_rounds
+from fedvra.flower.course import Evaluate, as_arrays, note_round, results_of_nodes, run_rounds
 from fedvra.flower.errands import losses, make_order, train_orders
 from fedvra.flower.evaluating import collected, evaluation_messages
 from fedvra.flower.members import requests, settle_members
 from fedvra.flower.private import read_key
-from fedvra.flower.protocol import Answer, Errand, to_array
+from fedvra.flower.protocol import Answer, Errand
 from fedvra.flower.repair import Audit, audit, repair
 from fedvra.flower.roster import Roster, exchange, make_message
 from fedvra.flower.server_books import Books
@@ -282,11 +282,7 @@ class Strategy(FlowerStrategy):
 
     def arrays(self) -> ArrayRecord:
         """The model to deploy as Flower's own strategies have it, a state_dict; flat where there is no module."""
-        try:
-            module = module_of(self.experiment.problem, self.books.model.x, self.books.model.aux)
-        except UsageError:
-            return ArrayRecord({"x0": to_array(self.books.model.x)})
-        return ArrayRecord(module.state_dict())
+        return as_arrays(self.experiment.problem, self.books.model)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
