@@ -20,7 +20,7 @@ from flower_hostile import make_strategy, replaced
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda fd: None)
-    monkeypatch.setattr("fedvra.flower.roster.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("fedvra.flower.exchange.POLL_SECONDS", 0.0)
 
 
 # -- uploads that would spoil the model -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ N, ROUNDS = 6, 60
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda fd: None)
-    monkeypatch.setattr("fedvra.flower.roster.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("fedvra.flower.exchange.POLL_SECONDS", 0.0)
 
 
 class Federation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import fedvra as fv
 from fedvra.flower import Ledger, Strategy
 from fedvra.flower.protocol import Answer, BadMessageError, Errand, Order, pack, read_array, to_array, unpack_answer
+from fedvra.flower.spool import Spool
 from fedvra.flower.uploads import RefusedUploadError, checked_upload
 from flower_grid import FakeGrid, make_nodes, quadratic
 from flower_hostile import HEADERS, MUTATIONS, TICKET, as_order, make_strategy, mutate, with_header
@@ -25,7 +27,7 @@ from flower_hostile import HEADERS, MUTATIONS, TICKET, as_order, make_strategy, 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda fd: None)
-    monkeypatch.setattr("fedvra.flower.roster.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("fedvra.flower.exchange.POLL_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -41,10 +43,10 @@ def test_every_vector_numpy_writes_is_read(dtype: Any, count: int) -> None:
     np.testing.assert_array_equal(read_array(Array(values)).numpy(), values)
 
 
-def test_a_vector_far_too_long_is_refused_before_it_is_copied() -> None:
+def test_a_vector_far_too_long_is_refused_before_it_is_copied(tmp_path: Path) -> None:
     answer = Answer("done", 0, ticket=TICKET, arrays={"move": Array(np.zeros(100_000))})
-    with pytest.raises(RefusedUploadError, match="bytes, expected 288 at most"):
-        checked_upload(answer, 0, torch.zeros(4), None, None)
+    with Spool(tmp_path) as spool, pytest.raises(RefusedUploadError, match="bytes, expected 288 at most"):
+        checked_upload(answer, 0, torch.zeros(4), None, None, spool)
 
 
 def introduce(folder: Path, **changes: Any) -> tuple[Strategy, FakeGrid]:
@@ -117,14 +119,14 @@ def test_a_mutated_answer_is_read_or_refused_and_nothing_else(mutations: list[tu
             content = mutate(content, *mutation)
     except (KeyError, TypeError, ValueError):
         return  # Flower itself does not let such records be made
-    try:
-        upload = checked_upload(unpack_answer(content), 1, torch.zeros(4, dtype=torch.float64), None, None)
-    except (BadMessageError, RefusedUploadError) as error:
-        reason = str(error)
-    else:
-        reason = ""
-        assert upload.move.shape == (4,)
-        assert float(upload.move.norm()) <= 1e9
+    x0, reason = torch.zeros(4, dtype=torch.float64), ""
+    with Spool(Path(tempfile.gettempdir())) as spool:
+        try:
+            move = checked_upload(unpack_answer(content), 1, x0, None, None, spool).move.read()
+        except (BadMessageError, RefusedUploadError) as error:
+            reason = str(error)
+    assert move.shape == (4,)
+    assert float(move.norm()) <= 1e9
     assert reason.isprintable()
 
 

@@ -32,7 +32,7 @@ ETA, ROUNDS = 0.05, 6
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """No power cut is tested here, and nobody answers later than at once."""
     monkeypatch.setattr("os.fsync", lambda fd: None)
-    monkeypatch.setattr("fedvra.flower.roster.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("fedvra.flower.exchange.POLL_SECONDS", 0.0)
 
 
 def make_strategy(folder: Path, algorithm: fv.Algorithm | None = None, **options: Any) -> Strategy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from fedvra.flower.protocol import (
     unpack_answer,
     unpack_order,
 )
+from fedvra.flower.spool import Spool
 from fedvra.flower.uploads import RefusedUploadError, checked_upload
 from flower_grid import FakeGrid, make_nodes, quadratic
 
@@ -50,9 +52,15 @@ def upload(**changes: Any) -> Answer:
     return Answer(**{**given, **changes})
 
 
-def test_a_good_upload_passes() -> None:
-    found = checked_upload(upload(), 1, X0, None, max_norm=2.0)
-    assert found.move.tolist() == [1, 1, 1, 1]
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    with Spool(tmp_path) as made:
+        yield made
+
+
+def test_a_good_upload_passes(spool: Spool) -> None:
+    found = checked_upload(upload(), 1, X0, None, 2.0, spool)
+    assert found.move.read().tolist() == [1, 1, 1, 1]
     assert (found.ticket, found.loss) == (TICKET, 0.5)
 
 
@@ -82,15 +90,15 @@ BAD: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_upload_is_refused(name: str) -> None:
+def test_a_bad_upload_is_refused(name: str, spool: Spool) -> None:
     answer, reason = BAD[name]
     with pytest.raises(RefusedUploadError, match=reason):
-        checked_upload(answer, 1, X0, None, max_norm=3.0)
+        checked_upload(answer, 1, X0, None, 3.0, spool)
 
 
-def test_buffers_are_checked_as_well() -> None:
+def test_buffers_are_checked_as_well(spool: Spool) -> None:
     with pytest.raises(RefusedUploadError, match="the buffers: missing"):
-        checked_upload(upload(), 1, X0, torch.zeros(2), None)
+        checked_upload(upload(), 1, X0, torch.zeros(2), None, spool)
 
 
 def test_messages_survive_packing() -> None:

@@ -19,10 +19,11 @@ from fedvra.core.loops import Done, Loop
 from fedvra.core.step import Server, Shares, Sums, WholeMoves, client_round, forms_mean, server_round
 from fedvra.engines.experiment import Experiment, Plan, subset
 from fedvra.flower.protocol import Answer, Status, printable
-from fedvra.flower.roster import match, read_reply
+from fedvra.flower.roster import answers
 from fedvra.flower.server_books import Books
+from fedvra.flower.spool import Spool, columns
 from fedvra.flower.uploads import RefusedUploadError, Upload, check_work, checked_upload
-from fedvra.policies.refusals import Refusal, refused
+from fedvra.policies.refusals import Refusal, refused_in_blocks, width_of_blocks
 from fedvra.problems.base import project
 
 if TYPE_CHECKING:
@@ -103,10 +104,10 @@ def _repeat(
     """A client's round as the server sees it: with what was uploaded in place of the local steps."""
     block = Block(cohort.round, experiment.seed, cohort.clients[one], cohort.steps[one], cohort.eta[one])
     orders = Orders(block, row.gamma[one], row.alpha[one], row.sigma, experiment.problem.decay)
-    private = Private(None if upload.aux is None else upload.aux.unsqueeze(0))
+    private = Private(None if upload.aux is None else upload.aux.read().unsqueeze(0))
     losses = np.array([upload.loss])
     client_round(
-        lambda terms, private, block: WholeMoves(terms, upload.move.unsqueeze(0), losses),
+        lambda terms, private, block: WholeMoves(terms, upload.move.read().unsqueeze(0), losses),
         sent,
         orders,
         kept,
@@ -132,14 +133,17 @@ class _ShadowRow:
 
 
 def judge(
-    strategy: Strategy, cohort: Cohort, sent: Sequence[tuple[Message, int]], replies: Iterable[Message]
+    strategy: Strategy, cohort: Cohort, sent: Sequence[tuple[Message, int]], replies: Iterable[Message], spool: Spool
 ) -> tuple[dict[int, Upload], dict[int, str], list[int]]:
-    """The uploads to be counted, why there is none from the others, and which of them the rule of refusal refused."""
+    """The uploads to be counted, why there is none from the others, and which of them the rule of refusal refused.
+
+    They are looked at as they come and wait in the spool.
+    """
     uploads: dict[int, Upload] = {}
     why = {int(c): "awaits repair" if c in strategy.lost else "is not connected" for c in cohort.clients}
     why |= {c: "is leaving" for c in why if c in strategy.leaving}
-    for (_, client), reply in zip(sent, match([message for message, _ in sent], replies), strict=True):
-        found = _read(strategy, cohort, client, read_reply(reply))
+    for client, answer in answers(sent, replies):
+        found = _read(strategy, cohort, client, answer, spool)
         if isinstance(found, Upload):
             uploads[client] = found
             del why[client]
@@ -152,7 +156,7 @@ def judge(
     return uploads, why, outliers
 
 
-def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str) -> Upload | str:
+def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str, spool: Spool) -> Upload | str:
     """The upload in an answer, or why there is none."""
     if isinstance(answer, str):
         return answer
@@ -163,8 +167,8 @@ def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str)
         strategy.leaving |= {client} if answer.leaving else set()
         return f"did not do the work: {printable(answer.reason)}"
     try:
-        books = strategy.books
-        upload = checked_upload(answer, client, books.x0, books.aux, strategy.max_norm, strategy.experiment.compress)
+        books, compress = strategy.books, strategy.experiment.compress
+        upload = checked_upload(answer, client, books.x0, books.aux, strategy.max_norm, spool, compress)
         if isinstance(strategy.experiment.local, Loop):
             k = cohort.clients.tolist().index(client)
             check_work(upload, int(cohort.steps[k]), float(cohort.carry[k]))
@@ -181,5 +185,6 @@ def _outliers(refuse: Refusal | None, cohort: Cohort, uploads: Mapping[int, Uplo
         return []
     sent = np.isin(cohort.clients, list(uploads))
     clients, work = cohort.clients[sent].tolist(), cohort.carry[sent]
-    mask = refused(refuse, torch.stack([uploads[client].move for client in clients]), work)
+    rows = [uploads[client].move for client in clients]
+    mask = refused_in_blocks(refuse, partial(columns, rows, width_of_blocks(len(rows))), work)
     return [client for client, out in zip(clients, mask.tolist(), strict=True) if out]

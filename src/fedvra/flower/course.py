@@ -20,9 +20,9 @@ from fedvra.core.cohort import Cohort
 from fedvra.core.deploy import Deployed
 from fedvra.core.errors import UsageError
 from fedvra.flower.evaluating import labelled
+from fedvra.flower.exchange import exchange
 from fedvra.flower.private import private_files
 from fedvra.flower.protocol import to_array
-from fedvra.flower.roster import exchange
 from fedvra.problems.base import Problem, module_of
 from fedvra.runs.files import Record, finite
 

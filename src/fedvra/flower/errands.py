@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from flwr.app import Array
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from fedvra.core import rule
 from fedvra.core.block import Broadcast
 from fedvra.core.cohort import Cohort, Floats, Ints
-from fedvra.flower.protocol import Answer, Errand, Order, Status
-from fedvra.flower.roster import exchange, make_message, match, read_reply
+from fedvra.flower.exchange import exchange
+from fedvra.flower.protocol import Answer, Errand, Order, Status, to_array
+from fedvra.flower.roster import answers, make_message
 from fedvra.flower.wire import down
 
 if TYPE_CHECKING:
     from fedvra.flower.strategy import Strategy
+
+T = TypeVar("T")
 
 
 def make_order(strategy: Strategy, errand: Errand, client: int) -> Order:
@@ -42,12 +45,16 @@ def make_order(strategy: Strategy, errand: Errand, client: int) -> Order:
     )
 
 
-def model_vectors(strategy: Strategy, dual: bool = False) -> dict[str, Tensor]:
-    """x0, and lam where it is needed, as they are sent."""
+def model_vectors(strategy: Strategy, dual: bool = False, aux: bool = False) -> dict[str, Array]:
+    """x0, and lam and buffers where they are needed, as they are sent: made once for all messages."""
     books, e = strategy.books, strategy.experiment
     if e.compress_down is None:
-        return {"x0": books.x0, **({"lam": books.lam} if dual else {})}
-    return down(Broadcast(books.x0, books.lam), e.compress_down, e.seed, books.round, dual)
+        vectors = {"x0": books.x0, **({"lam": books.lam} if dual else {})}
+    else:
+        vectors = down(Broadcast(books.x0, books.lam), e.compress_down, e.seed, books.round, dual)
+    if aux and books.aux is not None:
+        vectors["aux"] = books.aux
+    return {name: to_array(vector) for name, vector in vectors.items()}
 
 
 def down_text(strategy: Strategy) -> str:
@@ -58,10 +65,8 @@ def down_text(strategy: Strategy) -> str:
 
 def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> list[Order]:
     """The work of a round, for the clients of the cohort that are connected and have their state."""
-    books, e = strategy.books, strategy.experiment
-    vectors = model_vectors(strategy, dual=bool(row.sigma))
-    if books.aux is not None:
-        vectors["aux"] = books.aux
+    e = strategy.experiment
+    vectors = model_vectors(strategy, dual=bool(row.sigma), aux=True)
     orders = []
     for k, client in enumerate(cohort.clients.tolist()):
         if client in strategy.lost | strategy.leaving or client not in strategy.roster.nodes:
@@ -80,20 +85,19 @@ def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> 
                 compress_down=down_text(strategy),
                 residual=int(e.compress is not None and not row.alpha.any()),
                 rate=0.0 if row.rate is None else float(row.rate[k]),
-                arrays={**order.arrays, **vectors},
+                shared=vectors,
             )
         )
     return orders
 
 
-def ask(strategy: Strategy, grid: Grid, orders: list[Order]) -> list[Answer | str]:
-    """Send these orders to their clients; each one's answer, or why there is none."""
+def ask(strategy: Strategy, grid: Grid, orders: list[Order], read: Callable[[Answer | str], T]) -> list[T]:
+    """Send these orders to their clients; what ``read`` makes of each one's answer, as it comes, or of why there is none."""
     nodes = strategy.roster.nodes
-    reachable = [order for order in orders if order.client in nodes]
-    messages = [make_message(o, nodes[o.client], strategy.timeout) for o in reachable]
-    replies = match(messages, exchange(grid, messages, strategy.timeout))
-    found = {o.client: read_reply(reply) for o, reply in zip(reachable, replies, strict=True)}
-    return [found.get(order.client, "is not connected") for order in orders]
+    sent = [(make_message(o, nodes[o.client], strategy.timeout), o.client) for o in orders if o.client in nodes]
+    replies = exchange(grid, [message for message, _ in sent], strategy.timeout)
+    found = {client: read(answer) for client, answer in answers(sent, replies)}
+    return [found[order.client] if order.client in found else read("is not connected") for order in orders]
 
 
 def losses(strategy: Strategy, grid: Grid) -> Callable[[Ints], Floats]:
@@ -101,9 +105,15 @@ def losses(strategy: Strategy, grid: Grid) -> Callable[[Ints], Floats]:
 
     def asked(clients: Ints) -> Floats:
         x0, how = model_vectors(strategy), down_text(strategy)
-        orders = [replace(make_order(strategy, Errand.LOSS, int(i)), arrays=x0, compress_down=how) for i in clients]
-        answers = ask(strategy, grid, orders)
-        found = [-np.inf if isinstance(a, str) or a.status != Status.DONE else a.loss for a in answers]
-        return np.array([loss if np.isfinite(loss) else -np.inf for loss in found])
+        orders = [
+            replace(make_order(strategy, Errand.LOSS, int(i)), arrays={}, shared=x0, compress_down=how) for i in clients
+        ]
+        return np.array(ask(strategy, grid, orders, _loss))
 
     return asked
+
+
+def _loss(answer: Answer | str) -> float:
+    if isinstance(answer, str) or answer.status != Status.DONE or not np.isfinite(answer.loss):
+        return -np.inf
+    return answer.loss

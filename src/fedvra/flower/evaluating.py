@@ -19,8 +19,8 @@ from fedvra.core.threads import one_thread
 from fedvra.data.dataset import FederatedData
 from fedvra.engines.evaluation import ClientScores, named
 from fedvra.flower.errands import make_order
-from fedvra.flower.protocol import Answer, BadMessageError, Errand, Order, Status, read_array
-from fedvra.flower.roster import make_message, match, read_reply
+from fedvra.flower.protocol import Answer, BadMessageError, Errand, Order, Status, read_array, to_array
+from fedvra.flower.roster import answers, make_message
 from fedvra.local.measuring import TEST_PART
 from fedvra.local.metrics import Metrics, compute
 from fedvra.local.protocol import Looked, Samples, SolverSettings, with_outputs
@@ -38,9 +38,12 @@ def evaluation_orders(strategy: Strategy) -> list[Order]:
     if some is not None and some < len(connected):
         rng = stream(strategy.experiment.seed, Purpose.PROBE, round=books.round)
         connected = [connected[k] for k in sorted(random_subset(rng, len(connected), some))]
-    vectors = {"x0": books.model.x, **({} if books.model.aux is None else {"aux": books.model.aux})}
+    model = books.model
+    vectors = {name: to_array(v) for name, v in (("x0", model.x), ("aux", model.aux)) if v is not None}
     names = ",".join(strategy.metric_names)
-    return [replace(make_order(strategy, Errand.EVALUATE, i), metrics=names, arrays=vectors) for i in connected]
+    return [
+        replace(make_order(strategy, Errand.EVALUATE, i), metrics=names, arrays={}, shared=vectors) for i in connected
+    ]
 
 
 def evaluation_messages(strategy: Strategy) -> list[tuple[Message, int]]:
@@ -52,8 +55,9 @@ def collected(strategy: Strategy, sent: list[tuple[Message, int]], replies: Iter
     """What the nodes' results come to, as ``clients`` of a record has it; empty where nobody had any."""
     names = ["accuracy", "loss", *strategy.metric_names]
     clients, samples, rows = [], [], []
-    for (_, client), reply in zip(sent, match([m for m, _ in sent], list(replies)), strict=True):
-        answer = read_reply(reply)
+    came = dict(answers(sent, replies))
+    for _, client in sent:
+        answer = came[client]
         if isinstance(answer, str) or answer.status != Status.DONE or answer.client != client:
             continue
         if not 1 <= answer.samples <= strategy.max_samples or (found := _figures(answer, len(names))) is None:

@@ -23,6 +23,8 @@ ARRAYS, CONFIG = "fedvra.arrays", "fedvra.config"
 MAX_TEXT = 2000
 MAX_SHOWN = 300
 """Characters of somebody else's words that are logged or kept in a record."""
+VECTORS = ("arrays", "shared")
+"""The fields of a message that are no numbers or words."""
 KINDS = ("<f4", "<f8", "<f2", "|u1")
 """The numbers a vector may hold, as NumPy writes them."""
 
@@ -97,6 +99,8 @@ class Order:
     """Which figures are wanted besides accuracy and loss, by name, separated by commas."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     """x0, lam (where sigma is not 0), aux, and lam_i as "restore" for a client that lost its own."""
+    shared: Mapping[str, Array] = field(default_factory=dict)
+    """Those that go to everybody, as they are sent: one copy for all messages of a round. A client finds them in ``arrays``."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +128,15 @@ class Answer:
 
 def pack(message: Order | Answer) -> RecordDict:
     """The records of a message."""
-    scalars = {f.name: getattr(message, f.name) for f in fields(message) if f.name != "arrays"}
+    scalars = {f.name: getattr(message, f.name) for f in fields(message) if f.name not in VECTORS}
     plain = {name: str(value) if isinstance(value, str) else value for name, value in scalars.items()}
-    arrays = {k: v if isinstance(v, Array) else to_array(v) for k, v in message.arrays.items()}
-    return RecordDict({CONFIG: ConfigRecord(plain), ARRAYS: ArrayRecord(arrays)})
+    arrays = ArrayRecord()
+    for name, vector in message.arrays.items():
+        arrays[name] = vector if isinstance(vector, Array) else to_array(vector)
+    if isinstance(message, Order):
+        for name, array in message.shared.items():
+            arrays[name] = array  # itself: ArrayRecord(...) would copy it, and Flower hash each copy
+    return RecordDict({CONFIG: ConfigRecord(plain), ARRAYS: arrays})
 
 
 def unpack_order(content: RecordDict) -> Order:
@@ -180,7 +189,7 @@ def _records(content: RecordDict, kind: type[Any], names: set[str]) -> tuple[dic
         )
     scalars: dict[str, Any] = {}
     for f in fields(kind):
-        if f.name == "arrays":
+        if f.name in VECTORS:
             continue
         expected = {"str": str, "int": int, "float": float}[str(f.type)]
         value = config.get(f.name)

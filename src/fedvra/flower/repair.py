@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import partial
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from torch import Tensor
 from fedvra.flower.client_ledger import new_ticket
 from fedvra.flower.errands import ask, make_order
 from fedvra.flower.protocol import Answer, Errand, Status, printable
+from fedvra.flower.spool import Spool, Stored
 from fedvra.flower.uploads import RefusedUploadError, checked_vector
 
 if TYPE_CHECKING:
@@ -130,36 +132,47 @@ def reported(
     counted = (client for client, ticket in sorted(books.tickets.items()) if ticket)
     asked = [client for client in counted if client not in leave_out and (only is None or client in only)]
     found = Reported(torch.zeros_like(books.lam, dtype=torch.float64), 0.0, {}, [])
-    answers = ask(strategy, grid, [make_order(strategy, Errand.REPORT, client) for client in asked])
-    for client, answer in zip(asked, answers, strict=True):
-        lam_i = _dual(answer, books.lam)
-        if isinstance(lam_i, str):
-            found.missing[client] = lam_i
-            if isinstance(answer, Answer) and answer.status == Status.LOST:
-                strategy.lost.add(client)
-            continue
-        found.total += float(omega[client]) * lam_i
-        found.scale += float(omega[client]) * _norm(lam_i)
-        if strategy.shadow:
-            own = books.shadow.get(client, torch.zeros_like(books.lam)).double()
-            if _norm(lam_i - own) > TOLERANCE * _norm(own):
-                found.differ.append(client)
+    orders = [make_order(strategy, Errand.REPORT, client) for client in asked]
+    with Spool(strategy.folder) as spool:
+        duals = ask(strategy, grid, orders, partial(_dual, like=books.lam, spool=spool))
+        for client, dual in zip(asked, duals, strict=True):
+            if isinstance(dual, _NoDual):
+                found.missing[client] = dual.why
+                if dual.lost:
+                    strategy.lost.add(client)
+                continue
+            lam_i = dual.read().double()
+            found.total += float(omega[client]) * lam_i
+            found.scale += float(omega[client]) * _norm(lam_i)
+            if strategy.shadow:
+                own = books.shadow.get(client, torch.zeros_like(books.lam)).double()
+                if _norm(lam_i - own) > TOLERANCE * _norm(own):
+                    found.differ.append(client)
     return found
+
+
+@dataclass(frozen=True)
+class _NoDual:
+    """Why a report brought none."""
+
+    why: str
+    lost: bool = False
+    """The client's state is gone."""
 
 
 def _norm(vector: Tensor) -> float:
     return float(torch.linalg.vector_norm(vector))
 
 
-def _dual(answer: Answer | str, like: Tensor) -> Tensor | str:
-    """lam_i of a report in float64, or why there is none."""
+def _dual(answer: Answer | str, like: Tensor, spool: Spool) -> Stored | _NoDual:
+    """lam_i of a report, put away until all are there, for they are added in the order of the clients."""
     if isinstance(answer, str):
-        return answer
+        return _NoDual(answer)
     if answer.status != Status.DONE:
-        return printable(answer.reason)
+        return _NoDual(printable(answer.reason), lost=answer.status == Status.LOST)
     if "lam" not in answer.arrays:
-        return torch.zeros_like(like, dtype=torch.float64)
+        return spool.add(torch.zeros_like(like))
     try:
-        return checked_vector(answer.arrays["lam"], like, "the dual").double()
+        return spool.add(checked_vector(answer.arrays["lam"], like, "the dual"))
     except RefusedUploadError as refusal:
-        return str(refusal)
+        return _NoDual(str(refusal))

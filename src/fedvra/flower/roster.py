@@ -1,22 +1,20 @@
-"""Which node is which client, and how messages get there and back."""
+"""Which node is which client, and what each answers."""
 
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
-from queue import Empty, Queue
 
-import httpx
-from flwr.app import Error, Message, MessageType
+from flwr.app import Message, MessageType
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedvra.core.errors import FedvraError
+from fedvra.flower.exchange import POLL_SECONDS, exchange
 from fedvra.flower.protocol import (
     MAX_SHOWN,
     MAX_TEXT,
@@ -29,81 +27,8 @@ from fedvra.flower.protocol import (
     unpack_answer,
 )
 
-POLL_SECONDS = 0.25
-LOOKERS = 64
-"""Threads that look for replies, each for its share of them."""
-GRACE_SECONDS = 2.0
-"""For the first look at every reply, where the time is up before it is done."""
 EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 """What Flower says of a message, or a reply, that was not there when its time was up."""
-
-
-def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
-    """Send, and collect the replies that come in time, at most one for each message.
-
-    As ``grid.send_and_receive``, but one reply cannot hold up another: Flower waits for hours for somebody who announces a
-    reply and never sends its contents.
-    """
-    if not messages:
-        return []
-    sent = {number: message for number, message in zip(grid.push_messages(messages), messages, strict=True) if number}
-    found: Queue[Message | httpx.HTTPError | None] = Queue()
-    over, lookers = threading.Event(), min(len(sent), LOOKERS)
-    for k in range(lookers):
-        own = {number: sent[number] for number in list(sent)[k::lookers]}
-        threading.Thread(target=_look, args=(grid, own, found, over), daemon=True).start()
-    replies: list[Message] = []
-    looked, deadline = 0, time.monotonic() + timeout
-    try:
-        while len(replies) < len(sent):
-            left = deadline - time.monotonic() + (GRACE_SECONDS if looked < lookers else 0)
-            item = found.get(timeout=max(left, 0.0))
-            if isinstance(item, httpx.HTTPError):
-                raise item
-            if item is None:
-                looked += 1
-            else:
-                replies.append(item)
-    except Empty:
-        pass  # the others come too late
-    finally:
-        over.set()
-    return replies
-
-
-def _look(
-    grid: Grid, waiting: dict[str, Message], found: Queue[Message | httpx.HTTPError | None], over: threading.Event
-) -> None:
-    """Look for replies until all are there or nobody waits for them any more; None says that all were looked for once."""
-    try:
-        first = True
-        while waiting and not over.is_set():
-            for number in list(waiting):
-                if (reply := _pull(grid, number, waiting[number])) is not None:
-                    del waiting[number]
-                    found.put(reply)
-            if first:
-                found.put(None)
-            first = False
-            over.wait(POLL_SECONDS if waiting else 0)
-    except httpx.HTTPError as error:
-        found.put(error)
-
-
-def _pull(grid: Grid, number: str, message: Message) -> Message | None:
-    """The reply to one message, if it is there. One at a time: a reply that breaks Flower's parser takes no other along."""
-    try:
-        found = list(grid.pull_messages([number]))
-        if not found:
-            return None
-        if found[0].metadata.reply_to_message_id == number:
-            return found[0]
-        what = "a reply to another message"
-    except httpx.HTTPError:
-        raise  # the SuperLink is out of reach
-    except Exception as error:  # whatever Flower makes of bytes that are no message
-        what = f"what Flower cannot read ({type(error).__name__})"
-    return Message(Error(ErrorCode.UNKNOWN, f"it sent {what}"), reply_to=message)
 
 
 def make_message(order: Order, node: int, timeout: float) -> Message:
@@ -131,10 +56,18 @@ def fingerprint(public_key: bytes) -> str:
     return hashlib.sha256(public_key).hexdigest() if public_key else ""
 
 
-def match(messages: Iterable[Message], replies: Iterable[Message]) -> list[Message | None]:
-    """Each message's reply. By the message's number: error replies do not carry the sender's."""
-    by_number = {reply.metadata.reply_to_message_id: reply for reply in replies}
-    return [by_number.get(message.metadata.message_id) for message in messages]
+def answers(sent: Sequence[tuple[Message, int]], replies: Iterable[Message]) -> Iterator[tuple[int, Answer | str]]:
+    """Of each whom a message was sent to, the answer as it comes, or why there is none.
+
+    By the message's number: error replies do not carry the sender's.
+    """
+    waiting = {message.metadata.message_id: whom for message, whom in sent}
+    for reply in replies:
+        whom = waiting.pop(reply.metadata.reply_to_message_id, None)
+        if whom is not None:
+            yield whom, read_reply(reply)
+    for whom in waiting.values():
+        yield whom, read_reply(None)
 
 
 @dataclass
@@ -158,9 +91,10 @@ class Roster:
         here = {node.node_id: fingerprint(node.public_key) for node in grid.get_nodes()}
         self._known = {node: client for node, client in self._known.items() if node in here}
         new = sorted(here.keys() - self._known.keys())
-        messages = [make_message(self.hello(), node, timeout) for node in new]
-        for node, reply in zip(new, match(messages, exchange(grid, messages, timeout)), strict=True):
-            answer = read_reply(reply)
+        sent = [(make_message(self.hello(), node, timeout), node) for node in new]
+        came = dict(answers(sent, exchange(grid, [message for message, _ in sent], timeout)))
+        for node in new:
+            answer = came[node]
             self._troubles.pop(node, None)
             if isinstance(answer, str):
                 self._trouble(node, answer)  # asked again next time

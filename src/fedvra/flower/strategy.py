@@ -33,12 +33,14 @@ from fedvra.flower.count_uploads import count, judge
 from fedvra.flower.course import Evaluate, as_arrays, note_round, results_of_nodes, run_rounds
 from fedvra.flower.errands import losses, make_order, train_orders
 from fedvra.flower.evaluating import collected, evaluation_messages
+from fedvra.flower.exchange import exchange
 from fedvra.flower.members import requests, settle_members
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand
 from fedvra.flower.repair import Audit, audit, repair
-from fedvra.flower.roster import Roster, exchange, make_message
+from fedvra.flower.roster import Roster, make_message
 from fedvra.flower.server_books import Books
+from fedvra.flower.spool import Spool
 from fedvra.local.flat import FlatSpec
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem, frozen_of, module_of, statistics_of
@@ -246,15 +248,16 @@ class Strategy(FlowerStrategy):
         """Count what can be counted, take the server's step, write the books."""
         cohort, books = self._cohort, self.books
         assert cohort is not None
-        uploads, why, refused = judge(self, cohort, self._sent, replies)
-        for client, reason in why.items():
-            log(WARNING, "round %s: client %s %s", books.round + 1, client, reason)
-        if why and self.experiment.algorithm.everyone_takes_part:
-            uploads = {}  # the method is not defined for less: the round is void
         loss = None
-        if uploads:
-            assert self._row is not None
-            loss = count(books, self.experiment, cohort, self._row, uploads, self.shadow)
+        with Spool(self.folder) as spool:
+            uploads, why, refused = judge(self, cohort, self._sent, replies, spool)
+            for client, reason in why.items():
+                log(WARNING, "round %s: client %s %s", books.round + 1, client, reason)
+            if why and self.experiment.algorithm.everyone_takes_part:
+                uploads = {}  # the method is not defined for less: the round is void
+            if uploads:
+                assert self._row is not None
+                loss = count(books, self.experiment, cohort, self._row, uploads, self.shadow)
         books.counts[cohort.clients] += 1
         books.round += 1
         self.save()

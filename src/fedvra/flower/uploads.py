@@ -18,6 +18,7 @@ from fedvra.core.compressor import BadCodeError, Compressor
 from fedvra.core.errors import FedvraError, UsageError
 from fedvra.flower.client_ledger import check_ticket
 from fedvra.flower.protocol import Answer, BadMessageError
+from fedvra.flower.spool import Spool, Stored
 from fedvra.flower.wire import read_vector
 
 ABSURD = 1e9
@@ -37,9 +38,9 @@ class Upload:
 
     ticket: str
     loss: float
-    move: Tensor
+    move: Stored
     """D_i = x_i - x0 [P]."""
-    aux: Tensor | None
+    aux: Stored | None
     """Float buffers [K], where the model has any."""
     steps: int = 0
     carried: float = 0.0
@@ -61,9 +62,10 @@ def checked_upload(
     x0: Tensor,
     aux: Tensor | None,
     max_norm: float | None,
+    spool: Spool,
     compress: Compressor | None = None,
 ) -> Upload:
-    """The upload in an answer to a model x0 with buffers ``aux``; raises RefusedUploadError with the reason."""
+    """The upload in an answer to a model x0 with buffers ``aux``, put away; raises RefusedUploadError with the reason."""
     if answer.client != client:
         raise RefusedUploadError(f"it says that it comes from client {answer.client}")
     try:
@@ -74,11 +76,13 @@ def checked_upload(
         raise RefusedUploadError("it carries no ticket")
     if not math.isfinite(answer.loss) or abs(answer.loss) > MAX_LOSS:
         raise RefusedUploadError(f"its training loss is {answer.loss}")
+    move = checked_vector(answer.arrays.get("move"), x0, "the move", max_norm, compress)
+    buffers = None if aux is None else checked_vector(answer.arrays.get("aux"), aux, "the buffers")
     return Upload(
         ticket=answer.ticket,
         loss=answer.loss,
-        move=checked_vector(answer.arrays.get("move"), x0, "the move", max_norm, compress),
-        aux=None if aux is None else checked_vector(answer.arrays.get("aux"), aux, "the buffers"),
+        move=spool.add(move),
+        aux=None if buffers is None else spool.add(buffers),
         steps=answer.steps,
         carried=answer.carried,
     )
