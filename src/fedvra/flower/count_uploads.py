@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from logging import WARNING
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from flwr.app import Message
+from flwr.supercore import log
 from torch import Tensor
 
 from fedvra.core import rule
@@ -153,6 +155,8 @@ def judge(
     for client in outliers:
         del uploads[client]
         why[client] = f"is refused by {strategy.experiment.refuse!r}"
+    for client, reason in why.items():
+        log(WARNING, "round %s: client %s %s", strategy.books.round + 1, client, reason)
     return uploads, why, outliers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from logging import INFO, WARNING
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
@@ -251,12 +251,9 @@ class Strategy(FlowerStrategy):
         loss = None
         with Spool(self.folder) as spool:
             uploads, why, refused = judge(self, cohort, self._sent, replies, spool)
-            for client, reason in why.items():
-                log(WARNING, "round %s: client %s %s", books.round + 1, client, reason)
             if why and self.experiment.algorithm.everyone_takes_part:
                 uploads = {}  # the method is not defined for less: the round is void
-            if uploads:
-                assert self._row is not None
+            if uploads and self._row is not None:
                 loss = count(books, self.experiment, cohort, self._row, uploads, self.shadow)
         books.counts[cohort.clients] += 1
         books.round += 1
