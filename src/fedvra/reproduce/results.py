@@ -23,7 +23,7 @@ from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import Stored, fingerprint
 from fedvra.runs.files import finite
 
-KEPT = {"test_accuracy": 6, "test_loss": 5, "pseudo_accuracy": 4}
+KEPT = {"test_accuracy": 6, "model_accuracy": 6, "test_loss": 5, "pseudo_accuracy": 4}
 """Metrics that are kept, where a run has them, and their significant digits."""
 
 

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedvra.core.goals import Goal
 from fedvra.reproduce.recipe import READINGS, Printed, Reading, Recipe
 from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import Stored
@@ -34,8 +35,8 @@ ROUNDS_APART = 0.15
 POINTS_APART = 0.5
 MARK = " *"
 ACCURACY = "accuracy"
-OF_X0 = "test_accuracy"
-"""What the paper's tables are of, whichever model a run is for."""
+OF_X0, DEPLOYED = "test_accuracy", "model_accuracy"
+"""The paper's tables are of x0, whichever model a run is for; where that is another, a line of its own is beneath."""
 READ_AS: dict[Reading, str] = {"final": "last round %", "best": "best round %", "last10": "last ten rounds %"}
 """Heads of the columns of accuracies."""
 
@@ -123,6 +124,8 @@ class ResultTable:
                 theirs = [(w, s) for w, s in found if (w.case.name, w.row.name) == (case.name, row.name)]
                 if theirs:
                     lines.append(_line(recipe, theirs))
+                    if any(DEPLOYED in record for _, run in theirs for record in run.metrics[-1:]):
+                        lines.append(_line(recipe, theirs, DEPLOYED))
         return cls(recipe, lines)
 
     def verdicts(self) -> dict[Verdict, int]:
@@ -215,9 +218,9 @@ def compare_rounds(measured: float, beyond: bool, paper: Printed, played: int) -
     return "off" if measured < (1 - ROUNDS_APART) * (paper.value + 1) else "within"
 
 
-def read_accuracy(run: Stored, reading: Reading, rounds: int | None = None) -> float | None:
+def read_accuracy(run: Stored, reading: Reading, rounds: int | None = None, name: str = OF_X0) -> float | None:
     """As a fraction, after so many rounds or all of them; None for a run that diverged."""
-    curve = [accuracy for _, accuracy in series(run.metrics[:rounds], OF_X0)]
+    curve = [accuracy for _, accuracy in series(run.metrics[:rounds], name)]
     if not curve or run.status == "diverged":
         return None
     if reading == "best":
@@ -225,19 +228,20 @@ def read_accuracy(run: Stored, reading: Reading, rounds: int | None = None) -> f
     return curve[-1] if reading == "final" else statistics.fmean(curve[-10:])
 
 
-def _line(recipe: Recipe, theirs: list[tuple[Wanted, Stored]]) -> Line:
+def _line(recipe: Recipe, theirs: list[tuple[Wanted, Stored]], name: str = OF_X0) -> Line:
+    """Of x0, beside the paper's; or of the model that the runs were for."""
     wanted, runs = theirs[0][0], [run for _, run in theirs]
-    paper = wanted.case.paper.get(wanted.row.name, {})
+    paper = wanted.case.paper.get(wanted.row.name, {}) if name == OF_X0 else {}
     rounds = min((run.rounds for run in runs if run.status != "diverged"), default=0)
-    readings = {each: Spread.of(_percent(read_accuracy(run, each, rounds)) for run in runs) for each in READINGS}
+    readings = {each: Spread.of(_percent(read_accuracy(run, each, rounds, name)) for run in runs) for each in READINGS}
     cells = {ACCURACY: _accuracy_cell(readings[recipe.accuracy], paper.get(ACCURACY), rounds >= recipe.rounds)}
     for target in wanted.case.targets:
-        cells[f"{target:g}"] = _rounds_cell(runs, target, paper.get(f"{target:g}"))
+        cells[f"{target:g}"] = _rounds_cell(runs, target, paper.get(f"{target:g}"), name)
     return Line(
         case=wanted.case.name,
         case_title=wanted.case.title,
         row=wanted.row.name,
-        label=wanted.label,
+        label=wanted.label + ("" if name == OF_X0 else f", deploy {wanted.config.deploy}"),
         seeds=len(runs),
         rounds=rounds,
         diverged=sum(run.status == "diverged" for run in runs),
@@ -253,11 +257,11 @@ def _accuracy_cell(measured: Spread | None, paper: Printed | None, long_enough: 
     return Cell(measured, paper=paper, verdict=("off" if apart else "within") if long_enough else "open")
 
 
-def _rounds_cell(runs: list[Stored], target: float, paper: Printed | None) -> Cell:
+def _rounds_cell(runs: list[Stored], target: float, paper: Printed | None, name: str) -> Cell:
     """A run that diverged before it reached the target is taken to have needed more rounds than any other was run for."""
     longest = max(run.rounds for run in runs)
-    goal = f"{OF_X0}={target:g}"
-    firsts = [rounds_to(run.metrics, [goal])[goal] for run in runs]
+    goal = Goal(name, target, smaller=False)
+    firsts = [rounds_to(run.metrics, [goal])[str(goal)] for run in runs]
     least = [
         first if first is not None else (longest if run.status == "diverged" else run.rounds) + 1
         for first, run in zip(firsts, runs, strict=True)

@@ -25,9 +25,11 @@ from fedvra.show.spreads import Reached, Spread
 from fedvra.show.style import DASHES, looks, ramp
 from fedvra.show.tables import as_csv, as_latex
 
-FIRST = ("test_accuracy", "test_loss", "train_loss")
+FIRST = ("model_accuracy", "test_accuracy", "model_loss", "test_loss", "train_loss")
 """Measures that come first, in this order; all others follow as the records have them."""
 NAMES = {
+    "model_accuracy": "Test accuracy of the deployed model",
+    "model_loss": "Test loss of the deployed model",
     "test_accuracy": "Test accuracy",
     "test_loss": "Test loss",
     "train_loss": "Training loss",
@@ -82,12 +84,12 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
         "partition": _partition(groups),
         "clients": picture(groups),
         "config": _config(groups),
-        "header": header(targets, any(row.time_to for row in rows), rows[0].metrics),
+        "header": header(targets, rows),
         "csv": {"before": csv.before, "after": csv.after},
         "latex": {"before": latex.before, "after": latex.after},
         "groups": [
             {
-                **_group(group, targets, beside),
+                **_group(group, targets, beside, _names(groups)),
                 "final": _spread(row.final_accuracy),
                 "rounds_to": {target: _reached(reached) for target, reached in row.rounds_to.items()},
                 "cells": row.cells(),
@@ -121,8 +123,9 @@ def _going(group: Group) -> dict[str, Any] | None:
     return {"label": group.label, "round": max(run.rounds for run in going), "of": group.config.rounds}
 
 
-def _group(group: Group, targets: Sequence[Target], beside: Path) -> dict[str, Any]:
-    curves = {name: mean_curve(group.label, group.metrics, name) for name in _names([group])}
+def _group(group: Group, targets: Sequence[Target], beside: Path, names: Sequence[str]) -> dict[str, Any]:
+    """``names``: what the experiment has curves of. A run for x0 has one of the deployed model too: that of x0."""
+    curves = {name: mean_curve(group.label, group.metrics, name) for name in names}
     original = (kind_of(group.config.algorithm) or Algorithm).original
     return {
         "label": group.label,
@@ -170,14 +173,20 @@ def _over_seeds(group: Group, name: str, rounds: Sequence[int]) -> dict[str, Any
 
 def measures(groups: Sequence[Group]) -> list[dict[str, str]]:
     """What there are curves of, with the heading of each."""
-    return [{"name": name, "label": label(name)} for name in _names(groups)]
+    names = _names(groups)
+    return [{"name": name, "label": label(name, "model_accuracy" in names)} for name in names]
 
 
-def label(name: str) -> str:
-    """
+def label(name: str, several: bool = False) -> str:
+    """For people. With ``several`` models, what is measured of x0 says so.
+
     >>> label("test_loss"), label("diagnostics/drift"), label("diagnostics/my_own"), label("inertia")
     ('Test loss', 'Squared drift of clients', 'My own', 'Inertia')
+    >>> label("test_accuracy", several=True)
+    'Test accuracy of x0'
     """
+    if several and name.startswith("test_"):
+        return f"{label(name)} of x0"
     if name.startswith(("clients/", "unseen/")):
         kind, figure, *part = name.replace("_", " ").split("/")
         return f"{'Clients' if kind == 'clients' else 'Unseen clients'}: {', '.join([figure, *part])}"

@@ -19,7 +19,7 @@ from fedvra.runs.config import configure
 from fedvra.runs.files import PLAN, Record, RunFolder
 from fedvra.runs.options import RunConfig
 from fedvra.runs.variants import labelled
-from fedvra.show.comparison import Outcome, Row
+from fedvra.show.rows import Outcome, Row, models_said
 from fedvra.show.terminal import split_of
 
 METHOD = ("algorithm", "deploy")
@@ -80,7 +80,9 @@ class Experiment:
     def about(self) -> str:
         c = self.groups[0].config
         work = f"{c.epochs} epochs" if c.steps is None else f"{c.steps} steps"
-        return f"{c.clients} clients, {split_of(c)}, {c.sampler} cohort of {c.cohort}, {work} of local work, model {c.model}"
+        models = models_said({group.label: group.config.deploy or "x0" for group in self.groups})
+        who = f"{c.clients} clients, {split_of(c)}, {c.sampler} cohort of {c.cohort}"
+        return f"{who}, {work} of local work, model {c.model}{models}"
 
 
 def gather(places: Iterable[str | Path]) -> list[Experiment]:

@@ -15,6 +15,8 @@ from fedvra.core.goals import Goal, Target
 from fedvra.show.comparison import Row, header
 from fedvra.show.spreads import Reached, Spread
 
+ACCURACIES = ("final_accuracy", "best_accuracy")
+
 
 @dataclass(frozen=True)
 class Lines:
@@ -33,9 +35,10 @@ def as_csv(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
 
     Where not every run reached a target there is no mean of the rounds it took, but a number it is above: ``at_least``.
     """
-    columns = [f"{name}_accuracy_{part}" for name in ("final", "best") for part in ("mean", "std", "runs")]
+    columns = [f"{name}_{part}" for name in (*ACCURACIES, "worst_fall") for part in ("mean", "std", "runs")]
     columns += [f"{name}_{part}" for name in _metrics(rows) for part in ("mean", "std", "runs")]
-    columns += [f"rounds_to_{Goal.read(t)}_{part}" for t in targets for part in ("mean", "std", "runs", "at_least")]
+    for first in ("rounds_to", "rounds_to_stay"):
+        columns += [f"{first}_{Goal.read(t)}_{part}" for t in targets for part in ("mean", "std", "runs", "at_least")]
     timed = [f"simulated_seconds_to_{Goal.read(target)}" for target in targets if _timed(rows)]
     columns += [f"{name}_{part}" for name in (*timed, "seconds") for part in ("mean", "std", "runs")]
     head = _csv_line(["algorithm", "finished", "diverged", "unfinished", *columns])
@@ -47,10 +50,10 @@ def _metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _csv_cells(row: Row) -> list[object]:
-    figures = [*_figures(row.final_accuracy), *_figures(row.best_accuracy)]
+    figures = [*_figures(row.final_accuracy), *_figures(row.best_accuracy), *_figures(row.worst_fall)]
     for metric in row.metrics.values():
         figures += _figures(metric)
-    for reached in row.rounds_to.values():
+    for reached in (*row.rounds_to.values(), *row.rounds_to_stay.values()):
         figures += _reached(reached)
     for taken in row.time_to.values():
         figures += _figures(taken)
@@ -82,7 +85,7 @@ def _csv_line(cells: Iterable[object]) -> str:
 
 def as_latex(rows: Sequence[Row], targets: Sequence[Target]) -> Lines:
     """A tabular with the rules of booktabs."""
-    head = header(targets, _timed(rows), _metrics(rows))
+    head = header(targets, rows)
     before = (
         "% \\usepackage{booktabs}\n"
         f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n\\toprule\n"

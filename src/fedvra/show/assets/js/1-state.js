@@ -133,7 +133,7 @@ function pair(mean, std, text = significant(mean)) {
 const percentText = ({ mean, std, runs }) => (runs > 1 ? `${pair(100 * mean, 100 * std, (100 * mean).toFixed(2))}%` : `${(100 * mean).toFixed(2)}%`);
 const secondsText = ({ mean, std, runs }) => seconds(mean, runs > 1 ? std : null);
 const FIRST = "fedvra"; // drawn last, so that nothing covers it
-const MAIN = ["test_accuracy", "test_loss", "train_loss"]; // the others are further measures
+const MAIN = ["model_accuracy", "test_accuracy", "model_loss", "test_loss", "train_loss"]; // the others are further measures
 /** Which of some {mean, std} or null are the best: all within one deviation of the least mean (or the highest); none if all are alike. */
 function best(values, highest = false) {
   const means = new Set(values.filter(Boolean).map((each) => each.mean));

@@ -218,7 +218,7 @@ class Chart {
   // -- what stands in the plot besides the lines --------------------------------------------------------------------------
 
   drawTargets(u) {
-    if (this.measure.name !== "test_accuracy") return;
+    if (!["model_accuracy", "test_accuracy"].includes(this.measure.name)) return;
     const { ctx } = u, { left, width } = u.bbox;
     ctx.save();
     ctx.setLineDash([3, 5]);

@@ -81,7 +81,9 @@ function drawAxisChoice() {
 
 function drawCharts() {
   const measures = union(shownExperiments().map((experiment) => experiment.measures));
-  const main = measures.filter((measure) => MAIN.includes(measure.name)), others = measures.filter((measure) => !MAIN.includes(measure.name));
+  const deployed = new Set(measures.map((measure) => measure.name.replace("model_", "test_")).filter((name) => measures.some((each) => each.name === name.replace("test_", "model_"))));
+  const isMain = ({ name }) => MAIN.includes(name) && !(name.startsWith("test_") && deployed.has(name)); // x0 is a further measure where another model is deployed
+  const main = measures.filter(isMain), others = measures.filter((measure) => !isMain(measure));
   const wide = main.length === 3 || main.length === 1;
   charts.forEach((chart) => chart.u.destroy());
   const made = main.map((measure, k) => new Chart(measure, k === 0 && wide && innerWidth > 760 ? 360 : 280));
