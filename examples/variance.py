@@ -3,7 +3,7 @@
     python examples/variance.py variance.png        # four algorithms, three seeds, 200 rounds: a minute or two
 
 Logistic regression on handwritten digits, of which each of 50 clients holds 28, of few classes. Such a model cannot fit
-every client, so their gradients go on to differ at the best x0; a correction is good when what is left of that vanishes.
+every client, so their gradients keep differing at the best x0; a correction is good when what is left of that vanishes.
 """
 
 from __future__ import annotations

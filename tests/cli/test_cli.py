@@ -346,7 +346,7 @@ def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
     rounds = len(folder.metrics())
     assert process.returncode == 1
     assert errors.split("\n")[1] == "Stopping when this round is over; once more stops at once."
-    assert errors.strip().endswith(f"Error: interrupted after round {rounds}; `fedvra resume run` goes on.")
+    assert errors.strip().endswith(f"Error: interrupted after round {rounds}; resume with `fedvra resume run`.")
     assert folder.summary().status == "interrupted"
     assert folder.summary().rounds == rounds > 0
 
@@ -361,3 +361,9 @@ def test_a_reader_that_has_seen_enough() -> None:
         check=True,
     )
     assert "Traceback" not in shown.stderr
+
+
+def test_every_option_of_a_run_has_a_heading() -> None:
+    typed = {name for name, field in OPTIONS.items() if field.metadata["typed"]}
+    headed = [name for names in GROUPS.values() for name in names]
+    assert sorted(headed) == sorted(typed - {"task"})

@@ -141,7 +141,7 @@ class Careless(Partition):
     ("owners", "message"),
     [
         ([0] * 6 + [2] * 6, "1 of 3 clients would hold no data \\(first: client 1\\)"),
-        ([0, 1, 2, 3] * 3, "dealt to client 3"),
+        ([0, 1, 2, 3] * 3, "assigned samples to client 3"),
         ([0, 1, 2], "one per sample"),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_first_signal_finishes_the_round(number: signal.Signals, workers: int,
     assert child.wait() == 1
     stopped = lines(folder)
     assert "Stopping when this round is over; once more stops at once." in child.said()
-    message = f"Error: interrupted after round {stopped}; `fedvra resume {folder.path}` goes on."
+    message = f"Error: interrupted after round {stopped}; resume with `fedvra resume {folder.path}`."
     assert child.said().strip().endswith(message)
     assert (folder.summary().status, folder.summary().rounds) == ("interrupted", stopped)
     assert saved_rounds(folder) == [stopped]
@@ -205,7 +205,7 @@ def test_no_room_for_a_record(tmp_path: Path) -> None:
     fill_disk(child, room)
     assert child.wait() == 1
     error = child.said().strip().splitlines()[-1]
-    goes_on = f"free some space, then `fedvra resume {folder.path}` goes on."
+    goes_on = f"free some space, then `fedvra resume {folder.path}`."
     assert error == f"Error: {folder.path} cannot be written to (File too large): {goes_on}"
     assert folder.metrics_file.stat().st_size == room, "the last line should be one that was cut short"
     assert_goes_on(folder)

@@ -134,7 +134,7 @@ def test_a_worker_that_is_killed_costs_the_rounds_since_the_last_snapshot(
     found = simulate(e, 8, engine=fv.Ray(workers=2, snapshot_every=every), callbacks=[Kill(5, kill_one)])
     assert_same(found, simulate(e, 8, workers=1))
     first = 5 if every == 2 else 1
-    assert f"rounds {first} to 5 are played again" in caplog.text
+    assert f"rounds {first} to 5 are run again" in caplog.text
 
 
 def test_a_node_that_dies_in_the_middle_of_a_run_changes_nothing(cluster: Any, tmp_path: Path, whole: Path) -> None:

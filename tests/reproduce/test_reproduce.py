@@ -30,7 +30,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = fedvra(write_recipe(folder), "--out", folder / "out", "--jobs", "2")
     assert result.exit_code == 0, result.output
     assert "Table T: 0 runs are there, 4 to go, 2 at a time: about 0:0" in result.output
-    assert "(from 3 rounds played now)" in result.output
+    assert "(from 3 rounds timed now)" in result.output
     assert "[4/4] " in result.output
     assert re.search(r"Non-IID +FedAvg ", result.output)
     return folder
@@ -175,7 +175,7 @@ def test_stopped_and_called_again_it_comes_to_the_same_numbers(tmp_path: Path) -
     child.until(lambda: lines(folder) > 3)
     child.signal(signal.SIGINT)
     assert child.wait() == 1
-    assert "interrupted; the same command goes on from here." in child.said()
+    assert "interrupted; run the same command again to resume." in child.said()
     before = folder.metrics()
     assert 3 < len(before) < 120
     assert folder.summary().status == "interrupted"

@@ -191,7 +191,7 @@ def test_misuse_is_said_in_a_sentence(name: str) -> None:
 
 def test_the_command_lines_folder_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("[]")
-    with pytest.raises(fv.UsageError, match="was begun on the command line: `fedvra resume"):
+    with pytest.raises(fv.UsageError, match="was started on the command line: use `fedvra resume"):
         fv.compare(FOUR, **STUDY, out=tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()

@@ -136,7 +136,7 @@ REFUSED = {
     ":task": "a task of your own is FILE.py:NAME or MODULE:NAME",
     "bad.py:broken": "the task bad.py:broken failed: ZeroDivisionError: division by zero in line 5 of",
     "bad.py:wrong": r"the task bad.py:wrong must return a problem .* got \(int, int\)",
-    "bad.py:fewer": "the task bad.py:fewer has 3 clients and the options say 100: deal its data to options.clients",
+    "bad.py:fewer": "the task bad.py:fewer has 3 clients and the options say 100: partition its data among options.clients",
     "worse.py:task": "worse.py cannot be read: SyntaxError: .* in line 1 of",
     "worst.py:task": "worst.py cannot be read: NameError: name 'nobody' is not defined in line 2 of",
 }

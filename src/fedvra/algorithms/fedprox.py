@@ -19,7 +19,7 @@ class FedProx(Algorithm):
     .. math:: x \leftarrow x - \eta\,(g_i(x) + \mu (x - x_0))
 
     Args:
-        mu: strength of the pull (0 gives FedAvg).
+        mu: multiplier of the pull (0 gives FedAvg).
         averaging: as in :class:`~fedvra.algorithms.fedavg.FedAvg`.
 
     >>> FedProx(mu=0.1)

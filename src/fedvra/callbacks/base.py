@@ -41,7 +41,7 @@ class Run:
     """A run as its callbacks see it."""
 
     rounds: int
-    """The number of the last round to be played."""
+    """The number of the last round to run."""
     title: str = ""
     """For people: FedVRA on digits."""
     task: str = ""
@@ -56,7 +56,7 @@ class Run:
     folder: Path | None = None
     """Where its files are; None where it leaves none."""
     records: list[Record] = field(default_factory=list)
-    """One per finished round, those played before a resume too."""
+    """One per finished round, including those before a resume."""
     experiment: Experiment | None = None
     server: Server | None = None
     simulator: Federation | None = None
@@ -90,12 +90,12 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether the round played last was the last one."""
+        """Whether the latest round was the last one."""
         return self.round >= self.rounds or self.stopped is not None or self.leaving
 
     @property
     def round(self) -> int:
-        """How many rounds have been played."""
+        """How many rounds have been run."""
         return len(self.records) if self.server is None else self.server.round
 
     @property
@@ -126,7 +126,7 @@ class Run:
 class Callback(Value, ABC):
     """Looks on while a run is made. ``raise fv.StopRun("why")`` in its first three methods ends the run.
 
-    What it remembers between rounds is best read from ``run.records``: a run that is resumed then goes on as if it had never
+    What it remembers between rounds is best read from ``run.records``: a resumed run then continues as if it had never
     stopped.
 
     >>> class Half(Callback):
@@ -138,10 +138,10 @@ class Callback(Value, ABC):
     """Whether it is told when all others have added what they have to add: the record is then in ``run.records``."""
 
     def check(self, experiment: Experiment) -> None:
-        """Raise a UsageError where it does not fit the run: before anything is played or written."""
+        """Raise a UsageError where it does not fit the run: before anything is run or written."""
 
     def on_start(self, run: Run) -> None:
-        """Before the first round that is played now."""
+        """Before the first round of this process."""
 
     def on_round_start(self, run: Run) -> None:
         """As a round starts."""

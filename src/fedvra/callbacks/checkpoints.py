@@ -9,7 +9,7 @@ from fedvra.runs.files import Record, RunFolder
 
 
 class Checkpoints(Callback):
-    """Every ``every`` rounds (0: never) and after the last for now: `fedvra resume` goes on from the newest."""
+    """Every ``every`` rounds (0: never) and after the last for now: `fedvra resume` starts from the newest."""
 
     afterwards: ClassVar[bool] = True
 

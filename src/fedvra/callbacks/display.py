@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: a live display on a terminal, plain lines elsewhere."""
+"""What a person sees during runs: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

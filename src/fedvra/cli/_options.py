@@ -43,7 +43,7 @@ class Grouped(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is None:
+            if record is None or not record[1]:
                 continue
             name, text = parameter.name or "", record[1]
             if name in defaults:

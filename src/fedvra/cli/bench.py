@@ -22,7 +22,7 @@ DEFAULT = ("w1", "w2", "w3")
     metavar="bare|CHECKOUT",
     help="What to race against: the bare loop, or the folder of another checkout of this project.",
 )
-@click.option("--algorithms", default="fedavg,fedvra", show_default=True, help="Of fedavg, fedvra, scaffold.")
+@click.option("--algorithms", default="fedavg,fedvra", show_default=True, help="Some of fedavg, fedvra, scaffold.")
 @click.option(
     "--passes", type=click.IntRange(min=1), default=7, show_default=True, help="How often the contenders take turns."
 )

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 @click.command(cls=Grouped, short_help="Is a run covered by the paper's theorems, and what would be?")
 @click.argument("target", metavar="CONFIG|DIR|TASK")
-@click.option("--look-at", metavar="N", default="20", show_default=True, help="Clients to look at, at most.")
+@click.option("--look-at", metavar="N", default="20", show_default=True, help="Clients to examine, at most.")
 @click.option(
-    "--samples", metavar="N", default="200", show_default=True, help="Of each, for its curvature; full takes them all."
+    "--samples",
+    metavar="N",
+    default="200",
+    show_default=True,
+    help="Samples per client to estimate curvature from; full takes them all.",
 )
 @run_options()
 @json_option

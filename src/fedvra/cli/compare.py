@@ -38,7 +38,7 @@ ALGORITHMS = "fedvra,fedavg,fedprox,scaffold,feddyn"
     help="Separated by commas; hyper-parameters after a colon, a name of your own after `as`: "
     "feddyn:alpha=0.1,fedvra:gamma=0.1,a=5 as strong.",
 )
-@click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Such as 0,1,2 or 0-2.")
+@click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Seeds, e.g. 0,1,2 or 0-2.")
 @run_options("algorithm", "set", "seed")
 @out_option("runs/compare-TASK")
 @config_option
@@ -56,7 +56,7 @@ def command(
 
     All see the same data, cohorts and batches for a given seed. Each run has a folder of its own, as of `fedvra run`;
     beside them table.md, comparison.json, curves.png and report.html. A run that diverges is reported as such, and the
-    others go on.
+    others continue.
 
     \b
     Examples:

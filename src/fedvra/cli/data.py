@@ -24,7 +24,7 @@ def command(ctx: click.Context) -> None:
     Examples:
       fedvra data list
       fedvra data get mnist
-      fedvra data show mnist --split dirichlet:0.2 --clients 100 --out who-holds-what.png
+      fedvra data show mnist --split dirichlet:0.2 --clients 100 --out partition.png
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -99,7 +99,7 @@ def get(name: str, folder: str | None, as_json: bool) -> None:
     show_default=True,
     help=OPTIONS["clients"].metadata["help"],
 )
-@click.option("--seed", metavar="N", default="0", show_default=True, help="Of the split.")
+@click.option("--seed", metavar="N", default="0", show_default=True, help="Seed of the partition.")
 @click.option("--out", metavar="FILE", help="Draw a PNG with a bar per client, coloured by class.")
 @folder_option
 @json_option
@@ -108,7 +108,7 @@ def show(name: str, split: str, clients: str, seed: str, out: str | None, folder
 
     \b
     Example:
-      fedvra data show digits --split dirichlet:0.2 --clients 50 --out who-holds-what.png
+      fedvra data show digits --split dirichlet:0.2 --clients 50 --out partition.png
     """
     from fedvra.data.dataset import split as assign
     from fedvra.data.partitions import parse_partition

@@ -11,7 +11,7 @@ OPTIONS = {"task": "digits", "clients": 50, "cohort": 10, "split": "dirichlet:0.
 
 
 @click.command(short_help="Five algorithms on handwritten digits, in under a minute.")
-@click.option("--seeds", metavar="LIST", default="0-2", show_default=True, help="Such as 0,1,2 or 0-2.")
+@click.option("--seeds", metavar="LIST", default="0-2", show_default=True, help="Seeds, e.g. 0,1,2 or 0-2.")
 @out_option("runs/demo")
 @json_option
 def command(seeds: str, out: str | None, as_json: bool) -> None:

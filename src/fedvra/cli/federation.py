@@ -64,7 +64,7 @@ def demo(nodes: int, rounds: int, tls: bool, out: str | None) -> None:
     "--ssl-ca-certfile", metavar="FILE", required=True, help="The authority that signed the SuperLink's certificate."
 )
 @click.option("--ssl-certfile", metavar="FILE", required=True, help="The server's certificate.")
-@click.option("--ssl-keyfile", metavar="FILE", required=True, help="Its private key.")
+@click.option("--ssl-keyfile", metavar="FILE", required=True, help="The certificate's private key.")
 @click.option("--signatures", metavar="DIR", help="Signatures of apps, made by `fedvra federation sign`.")
 def gate(
     listen: str, superlink: str, ssl_ca_certfile: str, ssl_certfile: str, ssl_keyfile: str, signatures: str | None

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     type=click.Choice(["pdf", "png", "svg"]),
     default="pdf",
     show_default=True,
-    help="Of the figures.",
+    help="Format of the figures.",
 )
-@click.option("--watch", is_flag=True, help="Write the page again while runs go on; it reloads itself in the browser.")
+@click.option(
+    "--watch", is_flag=True, help="Rewrite the page while runs are in progress; it reloads itself in the browser."
+)
 @click.option("--every", type=click.IntRange(1), default=5, show_default=True, help="Seconds between two pages.")
 @json_option
 def command(

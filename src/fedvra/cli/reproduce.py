@@ -18,7 +18,9 @@ from fedvra.cli._options import json_option
 )
 @click.option("--rounds", metavar="N", help="Rounds of each run. [default: the recipe's, as the paper]")
 @click.option(
-    "--quick", is_flag=True, help="A first look: few seeds and rounds. Written to NAME-quick.*, never mixed up."
+    "--quick",
+    is_flag=True,
+    help="A first look: few seeds and rounds. Written to NAME-quick.*, apart from full results.",
 )
 @click.option(
     "--only", metavar="LIST", help="Some rows: CASE, ROW or CASE/ROW, separated by commas; * and ? stand for more."
@@ -27,8 +29,12 @@ from fedvra.cli._options import json_option
     "--runs", "look_in", metavar="DIR", multiple=True, help="Look for runs or results here too. May be repeated."
 )
 @click.option("--jobs", metavar="N", help="Runs at a time, one worker each. [default: one per core]")
-@click.option("--no-run", is_flag=True, help="Run nothing: tables and figures of what there is.")
-@click.option("--keep-checkpoints", is_flag=True, help="Also of finished runs, so that they can be extended; large.")
+@click.option("--no-run", is_flag=True, help="Run nothing: make tables and figures from the runs there are.")
+@click.option(
+    "--keep-checkpoints",
+    is_flag=True,
+    help="Keep checkpoints of finished runs too, so that they can be extended; large.",
+)
 @click.option("--out", metavar="DIR", default="runs/reproduce", show_default=True, help="Folder of results and runs.")
 @click.option(
     "--page", metavar="FILE", help="Also put the table into a Markdown page, between <!-- NAME --> and <!-- /NAME -->."
@@ -52,7 +58,7 @@ def command(
 
     Tells how long it will take, runs what is missing, and prints the table with the paper's figure beside each mean and
     spread; * marks cells that differ by more than 15% in rounds or 0.5 points in accuracy. Runs are found again by their
-    options, in DIR/runs and in the folders named with --runs: call it again after Ctrl-C and it goes on, ask for more seeds
+    options, in DIR/runs and in the folders named with --runs: call it again after Ctrl-C to resume, ask for more seeds
     and only those are run. DIR receives NAME.json (the metrics of all runs), NAME.md and NAME.png.
 
     \b

@@ -1,4 +1,4 @@
-"""``fedvra resume``: go on with a run, a comparison or a search that was interrupted."""
+"""``fedvra resume``: resume a run, a comparison or a search that was interrupted."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import click
 from fedvra.cli._options import json_option
 
 
-@click.command(short_help="Go on with a run, comparison or search after Ctrl-C or a crash.")
+@click.command(short_help="Resume a run, comparison or search after Ctrl-C or a crash.")
 @click.argument("folder", metavar="DIR")
-@click.option("--rounds", metavar="N", help="Go on to this round, also beyond the one the run was started for.")
-@click.option("--workers", metavar="N", help="Processes from now on; the result does not depend on it.")
-@click.option("--engine", metavar="NAME", help="local or ray from now on; nor on this.")
-@click.option("--address", metavar="ADDRESS", help="Of the Ray cluster: auto or HOST:PORT.")
+@click.option("--rounds", metavar="N", help="Continue to this round, also beyond the one the run was started for.")
+@click.option("--workers", metavar="N", help="Worker processes from now on; they do not change the result.")
+@click.option("--engine", metavar="NAME", help="local or ray from now on; it does not change the result either.")
+@click.option("--address", metavar="ADDRESS", help="Address of the Ray cluster: auto or HOST:PORT.")
 @json_option
 def command(
     folder: str, rounds: str | None, workers: str | None, engine: str | None, address: str | None, as_json: bool
 ) -> None:
-    """Go on with the run in DIR from its last checkpoint.
+    """Resume the run in DIR from its last checkpoint.
 
-    It comes to bitwise the same model, client state and metrics (but for times) as a run that was never stopped. Rounds
-    played after the checkpoint are played again. A checkpoint that was damaged is passed over for the one before it; without
-    any, the run starts over. Of a comparison or a search, runs that have ended are kept and the others resumed.
+    The model, client state and metrics are bitwise those of a run that was never stopped (times aside). Rounds after the
+    checkpoint are run again. A damaged checkpoint is skipped for the one before it; without any, the run starts over. In a
+    comparison or a search, runs that have ended are kept and the others resumed.
 
     \b
     Examples:

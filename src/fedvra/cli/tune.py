@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="What to try: a hyper-parameter or an option of a run, and values separated by commas. May be repeated.",
 )
-@click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Such as 0,1,2 or 0-2.")
+@click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Seeds, e.g. 0,1,2 or 0-2.")
 @click.option(
     "--target",
     metavar="P",

@@ -28,7 +28,7 @@ class Timing(NamedTuple):
     on_time: Mask
     """Whose reply came before the deadline."""
     seconds: float
-    """Until the server went on."""
+    """Until the server closed the round."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class System(Value):
     """Devices and networks: how long each client takes, and how long the server waits.
 
     Client i, asked at time T, answers at T + latency_i + down/down_i + Q_i*step_i + up/up_i, with ``down`` and ``up`` the bytes
-    that are sent; later where it is not reachable all the time. The server goes on when the last has answered, or at the
-    deadline. A reply that comes later is not counted: the client's dual stays what it was, and lam = sum_i omega_i*lam_i holds.
+    that are sent; later where it is not reachable all the time. The server closes the round when the last has answered, or at
+    the deadline. A later reply is not counted: the client's dual stays what it was, and lam = sum_i omega_i*lam_i holds.
 
     ``step``, ``up``, ``down`` and ``latency`` are numbers; or one per client (a trace of devices, gone through again where
     there are more clients); or a table [R, N] over rounds, which begins again; or ``"lognormal:MEDIAN,SIGMA"``,
@@ -99,7 +99,7 @@ class System(Value):
         return np.array([self.available.finish(now, each, client, cohort.seed) - now for client, each in pairs])
 
     def judge(self, durations: Floats, arrived: Mask) -> Timing:
-        """Who is counted of those whose reply arrives at all, and when the server goes on.
+        """Who is counted of those whose reply arrives at all, and when the server closes the round.
 
         It waits for the deadline where somebody has not answered by then; without one, for the last reply that arrives.
         """

@@ -18,7 +18,7 @@ PHASES = 1 << 32
 
 @dataclass(frozen=True)
 class Windows(Value):
-    """Clients work and talk only while they are reachable; what is not finished by then goes on in the next window.
+    """Clients work and talk only while they are reachable; what is not finished by then continues in the next window.
 
     Args:
         period: seconds after which the windows repeat, such as 86400 for a day.

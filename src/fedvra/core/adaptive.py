@@ -111,7 +111,7 @@ def _require_readable(condition: bool, found: str) -> None:
     require(
         condition,
         f"the checkpoint holds {found} where this version of fedvra expects the numbers that adapt the stepsizes, version "
-        f"{VERSION}: go on with the version that wrote it, or start over.",
+        f"{VERSION}: resume with the version that wrote it, or start over.",
     )
 
 

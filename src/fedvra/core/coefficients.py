@@ -66,7 +66,7 @@ class Coefficients(Value):
     """
 
     gamma: Floats
-    """Strength of the proximal pull towards x0."""
+    """Multiplier of the proximal pull towards x0."""
     alpha: Floats
     """a*gamma: how far the dual moves per unit of x0 - x_i. Zero everywhere: there are no duals at all."""
     w: Floats
@@ -78,7 +78,7 @@ class Coefficients(Value):
     scale: Callable[[Totals], float] = unscaled
     """s, once it is known whose replies count."""
     communicates: bool = True
-    """False: the clients go on by themselves this round and the server hears nothing (FedPD)."""
+    """False: clients continue locally this round and the server hears nothing (FedPD)."""
     rate: Floats | None = None
     """alpha_i*T_i, where alpha is inverse to T_i: a training loop of a client's own may do more or less than was asked."""
 

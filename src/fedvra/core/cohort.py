@@ -29,7 +29,7 @@ class Cohort(Value):
 
     round: int
     total: int
-    """N, the number of clients there are."""
+    """N, the number of all clients."""
     clients: Ints
     """i in A^r, ascending, each at most once."""
     p: Floats

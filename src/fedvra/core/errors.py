@@ -70,7 +70,7 @@ class StopRun(Exception):  # noqa: N818 - no error: like StopIteration
 
 
 class RunInterrupt(KeyboardInterrupt):
-    """Somebody pressed Ctrl-C, and all there was to save is saved; the message says how to go on."""
+    """Somebody pressed Ctrl-C, and everything is saved; the message says how to resume."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

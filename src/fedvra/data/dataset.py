@@ -177,7 +177,7 @@ def split(
     test_share: float = 0.0,
     unseen: int = 0,
 ) -> FederatedData:
-    """Check the data and deal them to the clients.
+    """Check the data and partition them among the clients.
 
     Args:
         dataset: a :class:`Dataset`, a pair (inputs, targets) of arrays or of dicts, tuples and lists of arrays, or a
@@ -186,7 +186,7 @@ def split(
             Dataset is read once, into memory. Random transforms of its own are refused or frozen: give them here instead.
         partition: who gets what, e.g. ``Dirichlet(0.2)``, or as the command line writes it, ``"dirichlet:0.2"``.
         clients: how many clients; may be left out for ``ByColumn``.
-        seed: the same seed deals the same samples to the same clients.
+        seed: the same seed assigns the same samples to the same clients.
         test: data to evaluate on, in the same forms; replaces what the dataset brings.
         transform: per-batch transform; replaces what the dataset brings.
         classes: number of classes, where the labels that occur do not tell.
@@ -227,8 +227,8 @@ def split(
     dataset = checked(replace(dataset, **{name: value for name, value in given.items() if value is not None}))
     total = clients if clients is None else clients + check_whole("unseen", unseen, least=0)
     owners = partition.assign(to_go_by(dataset, by), total, seed)
-    dealt = FederatedData(dataset, *by_owner(owners, len(dataset), total))
-    return hold_out(dealt, seed, validation, test_share, unseen)
+    divided = FederatedData(dataset, *by_owner(owners, len(dataset), total))
+    return hold_out(divided, seed, validation, test_share, unseen)
 
 
 def per_client(

@@ -44,10 +44,13 @@ def by_owner(owners: NDArray[np.int64], samples: int, clients: int | None) -> tu
         f"the partition named owners for {len(owners)} of {samples} samples; it must name one per sample.",
     )
     total = int(owners.max()) + 1 if clients is None else clients
-    require(int(owners.max()) < total, f"the partition dealt to client {int(owners.max())}, but there are {total}.")
-    dealt = np.flatnonzero(owners >= 0)
-    indices = dealt[np.argsort(owners[dealt], kind="stable")]
-    sizes = np.bincount(owners[dealt], minlength=total)
+    require(
+        int(owners.max()) < total,
+        f"the partition assigned samples to client {int(owners.max())}, but there are {total} clients.",
+    )
+    assigned = np.flatnonzero(owners >= 0)
+    indices = assigned[np.argsort(owners[assigned], kind="stable")]
+    sizes = np.bincount(owners[assigned], minlength=total)
     empty = np.flatnonzero(sizes == 0)
     require(
         total >= 1 and len(empty) == 0,

@@ -64,11 +64,11 @@ def as_samples(source: Any, where: str, numbers: Sequence[int] | None = None) ->
 
 
 def refuse_streams(source: Any, where: str) -> None:
-    """An IterableDataset cannot be dealt to clients."""
+    """An IterableDataset cannot be partitioned among clients."""
     require(
         not isinstance(source, torch.utils.data.IterableDataset),
         f"{where}: an IterableDataset gives its samples in its own order and cannot be asked for sample 17, so they can "
-        "neither be dealt to clients nor drawn at random; give a Dataset with a length, or a function per client "
+        "neither be assigned to clients nor drawn at random; give a Dataset with a length, or a function per client "
         "(fv.per_client).",
     )
 

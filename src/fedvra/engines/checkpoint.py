@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on to bitwise the same result as if it had never stopped.
+"""Checkpoints: all that a run needs to resume and reach bitwise the same result as if it had never stopped.
 
 A checkpoint is a snapshot (see ``fedvra.state.durable``) in ``checkpoint/000050``: there whole or not at all. It holds the
 server's state and every client's rows as of the end of a round; what a round draws at random follows from the seed and its

@@ -1,6 +1,6 @@
 """What a round is to be, before anybody works: who takes part, how much each does, and with which coefficients.
 
-Every engine asks here, so that a federation of this machine's processes and one of distant machines play the same rounds.
+Every engine asks here, so that a federation of this machine's processes and one of distant machines run the same rounds.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Plan:
         check_metrics(e.metrics)
         require(
             e.compress is None or not getattr(e.algorithm, "skip", 0),
-            f"{e.algorithm.label} with skip > 0 lets clients go on from points of their own, and no move from there is sent: "
+            f"{e.algorithm.label} with skip > 0 lets clients continue from their own points, and no move from there is sent: "
             "set skip to 0, or leave compress out.",
         )
         require(e.eval_every >= 0, f"eval_every must be >= 0 (0: never), got {e.eval_every}.")

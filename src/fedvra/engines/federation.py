@@ -141,9 +141,9 @@ class Federation:
                 self.plan.row(cohort, self.state.counts)
 
     def round(self) -> dict[str, Any]:
-        """Play one round. An empty one leaves x0 and lam as they are.
+        """Run one round. An empty one leaves x0 and lam as they are.
 
-        Departure from the paper: step 20 taken literally would go on moving x0 by -beta*lam with nobody answering.
+        Departure from the paper: step 20 taken literally would keep moving x0 by -beta*lam with nobody answering.
         """
         started = time.perf_counter()
         with one_thread():
@@ -193,7 +193,7 @@ class Federation:
         self.take_path(path)
 
     def replay(self) -> None:
-        """Play a round that was played before: nobody looks on, and there is no record."""
+        """Run a round again: no callback is called, and there is no record."""
         cohort = self.next_cohort()
         if len(cohort):
             row = self.plan.row(cohort, self.state.counts)

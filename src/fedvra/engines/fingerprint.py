@@ -51,7 +51,7 @@ def facts(experiment: Experiment) -> dict[str, Any]:
 
 
 def short(found: Facts) -> str:
-    """A name for model and data that runs of several seeds have in common, though each may deal or draw its own samples."""
+    """A name for model and data that runs of several seeds share, though each may partition or draw its own samples."""
     kept = ("problem", "parameters", "samples", "test samples")
     return _digest([repr([found.get(name) for name in kept]).encode()])[:12]
 
@@ -68,7 +68,7 @@ def probe(experiment: Experiment, total: int, x0: Tensor, aux: Tensor | None) ->
 
 
 def require_same(stored: Facts, now: Facts, where: Any) -> None:
-    """Refuse to go on with another model, data set or split; says what differs."""
+    """Refuse to resume with another model, data set or partition; says what differs."""
     difference = next(_differences(stored, now), None)
     require(difference is None, f"{where} holds a run with {difference}: {_way_out(where)}.")
 
@@ -76,7 +76,7 @@ def require_same(stored: Facts, now: Facts, where: Any) -> None:
 def require_same_probe(
     stored: Mapping[str, float] | None, now: Mapping[str, float] | None, dtype: torch.dtype, where: Any
 ) -> None:
-    """Refuse to go on where model and loss compute something else than they did."""
+    """Refuse to resume where model and loss no longer compute what they did."""
     if stored is None or now is None:
         return
     tolerance = TOLERANCES.get(dtype, COARSE)

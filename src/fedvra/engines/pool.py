@@ -70,7 +70,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 class WorkerDiedError(FedvraError):
-    """A worker died with rows of clients: the round is to be played again."""
+    """A worker died with rows of clients: the round has to be run again."""
 
 
 class Engine(ABC):

@@ -32,8 +32,8 @@ class Ray(Value):
         cpus_per_worker, gpus_per_worker, resources: what an actor asks for. A fraction of a GPU is shared.
         placement: ``"spread"`` over the nodes, or ``"pack"`` onto few.
         runtime_env: as for ``ray.init``: packages, environment variables, a working directory for the actors.
-        snapshot_every: rounds after which ``fv.simulate`` saves the state, to go on from when a node dies. Runs with a folder
-            go on from their checkpoints.
+        snapshot_every: rounds after which ``fv.simulate`` saves the state, to resume from when a node dies. Runs with a folder
+            resume from their checkpoints.
         load: called in every worker to get the data there, in place of sending it.
 
     >>> Ray(workers=4, gpus_per_worker=0.25).placement

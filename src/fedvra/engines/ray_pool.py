@@ -4,7 +4,7 @@ A row lives in the memory of the worker that computed it. A worker that is free 
 rows; the others are lent to it, from worker to worker. What a part added up comes back to the server, which adds up the parts
 in their order, as it does with workers of its own: so the sums are the same to the bit.
 
-When a worker dies, the round is played again. Rows that were committed and died with it are brought back by ``recovery``.
+When a worker dies, the round is run again. Rows that were committed and died with it are brought back by ``recovery``.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ def bring_back(federation: Federation) -> None:
         return
     reached, time = federation.state.round, federation.state.time
     start = insist(federation, lambda: _return_to_checkpoint(federation, federation.checkpoints, reached))
-    log.warning("a worker died with rows of clients: rounds %d to %d are played again", start + 1, reached)
+    log.warning("a worker died with rows of clients: rounds %d to %d are run again", start + 1, reached)
     with one_thread():
         while federation.state.round < reached:
             federation.replay()
         federation.next_cohort()  # which broadcasts
-    federation.state.time = time  # the round that is to be played again has been counted
+    federation.state.time = time  # the round that is to be run again has been counted
 
 
 def _return_to_checkpoint(federation: Federation, folder: Path | None, reached: int) -> int:

@@ -41,7 +41,7 @@ def run_rounds(
     evaluate_fn: Evaluate | None,
     callbacks: Sequence[Callback | Callable[[Record], object]],
 ) -> Result:
-    """Play them up to number ``num_rounds``, or until a callback has seen enough."""
+    """Run them up to number ``num_rounds``, or until a callback stops the run."""
     result, e = Result(), strategy.experiment
     file = strategy.folder / RECORDS
     if callbacks and not strategy.records:

@@ -65,7 +65,7 @@ def problem() -> Supervised:
 
 
 def divided(nodes: int) -> FederatedData:
-    """Digits, dealt to the nodes by Dirichlet(0.2): each sees mostly a few of the ten."""
+    """Digits, partitioned among the nodes by Dirichlet(0.2): each sees mostly a few of the ten."""
     return split(load("digits"), Dirichlet(0.2), clients=nodes, seed=0)
 
 

@@ -135,11 +135,11 @@ class Books:
         except OSError as error:
             raise FedvraError(
                 f"the checkpoint of round {self.round} could not be written to {folder} ({error}): "
-                "free some space and start the run again; it goes on from the round before."
+                "free some space and start the run again; it resumes from the round before."
             ) from error
 
     def resume(self, folder: Path, key: bytes | None = None) -> bool:
-        """Go on from what is in the folder, if anything; says whether there was."""
+        """Resume from the folder's last checkpoint, if it has one; says whether it had."""
         found = Books.read(folder, key)
         if found is None:
             return False

@@ -60,7 +60,7 @@ class Strategy(FlowerStrategy):
         problem: gives the start x0 and the projection; the clients bring their own data.
         clients: N. Node ``partition-id=i`` is client i; all must be connected before the first round.
         max_clients: room for others, numbered from N on, who join while it runs; tables have as many entries. None: for nobody.
-        folder: where the server keeps its books. A run on a folder that holds some goes on from there.
+        folder: where the server keeps its state. A run on a folder that has some resumes from it.
         weights: "equal", "samples" or one number per client.
         max_norm: refuse uploads x_i - x0 of greater Euclidean norm; None sets no bound.
         local: what takes the clients' steps, as in ``simulate``; ``fv.Torch(...)`` must be given to the clients as well.
@@ -173,7 +173,7 @@ class Strategy(FlowerStrategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Play rounds up to number ``num_rounds``, going on from what the folder holds.
+        """Run rounds up to number ``num_rounds``, resuming from the folder's last checkpoint.
 
         Args:
             grid: Flower's connection to the nodes.
@@ -192,7 +192,7 @@ class Strategy(FlowerStrategy):
     def open(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
         """Read the books, or begin them, and wait for the clients."""
         if self.books.resume(self.folder, self.key):
-            log(INFO, "going on after round %s from %s", self.books.round, self.folder)
+            log(INFO, "resuming after round %s from %s", self.books.round, self.folder)
         elif initial_arrays is not None:
             module = module_of(self.experiment.problem, self.books.x0, self.books.aux)
             module.load_state_dict(initial_arrays.to_torch_state_dict())

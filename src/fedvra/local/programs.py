@@ -188,7 +188,7 @@ def _first_line(error: Exception) -> str:
 
 
 class Epoch:
-    """A client's samples made ready once, to be dealt into batches without further arithmetic."""
+    """A client's samples made ready once, to be divided into batches without further arithmetic."""
 
     def __init__(self, feed: ClientBatches, schedule: list[Ints]) -> None:
         rows, places = np.unique(np.concatenate(schedule), return_inverse=True)

@@ -120,7 +120,7 @@ class Remark1(_ForFedVRA):
     r"""a_i = 1/(eta_i*gamma_i*Q~_i) - d_i, or 0 where that is negative: equality in the condition of the paper's Remark 1.
 
     Q~ = (1 - (1 - gamma*eta)^Q) / (gamma*eta). It needs gamma and d, so the algorithm works it out. It is not safe for every
-    gamma: a/N*m, the strength of the server's momentum, grows without bound as gamma falls.
+    gamma: a/N*m, the multiplier of the server's momentum, grows without bound as gamma falls.
 
     >>> import fedvra as fv
     >>> fv.FedVRA(gamma=0.1, a=fv.Remark1(), d=10)

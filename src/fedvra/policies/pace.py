@@ -9,7 +9,7 @@ In products the rule has the server's dual :math:`\lambda=\sum_i\omega_i\lambda_
     \kappa = 1/\gamma = n\,\frac{\sigma}{\bar p}\Big/\sum_i\omega_i\frac1{T_i}.
 
 The first is unbiased (Remark 1). The second has a dual take its client's fresh gradient in n visits, whatever the work of the
-client; n is mostly 1, see :attr:`Pace.visits`. The third leaves one number, the strength
+client; n is mostly 1, see :attr:`Pace.visits`. The third leaves one number, the multiplier
 :math:`\sigma = \bar p\sum_i\omega_i a_i`: the server's step is heavy-ball momentum with a stepsize of :math:`\sigma` local
 rounds and a memory of :math:`n/\bar p` rounds. For clients that agree, a direction whose curvature local work exhausts
 contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat directions gain from a large
@@ -69,7 +69,7 @@ MAX_MOVE_WEIGHT = 0.3
 
 @dataclass(frozen=True)
 class Pace(Value):
-    """The strength sigma, and what it is judged by. A value: :meth:`after` gives the next one."""
+    """The multiplier sigma, and what it is judged by. A value: :meth:`after` gives the next one."""
 
     sigma: float
     most: float
@@ -110,8 +110,8 @@ class Pace(Value):
         names = cls.__dataclass_fields__
         require(
             cohort.memory.keys() == names.keys(),
-            f"auto goes by {', '.join(names)}, and what it remembers is {', '.join(cohort.memory)}: was it another version "
-            "that wrote the checkpoint? Go on with that one, or start over.",
+            f"auto goes by {', '.join(names)}, and what it remembers is {', '.join(cohort.memory)}: another version wrote "
+            "the checkpoint. Resume with that version, or start over.",
         )
         return cls(**cohort.memory)
 
@@ -151,7 +151,7 @@ class Pace(Value):
         down again; likewise for the dual, whose bound is higher the fewer take part; eased while successive uploads undo each
         other (cosine near -1: sigma is too much for stiff directions); raised by a tenth when uploads are the smallest so far;
         kept while only the dual, which lags, still falls; and lowered slowly when neither does, as one lowers a stepsize at
-        the level of the noise, down to :attr:`resting`. The first round has nothing to compare: the strength is full after it.
+        the level of the noise, down to :attr:`resting`. The first round has nothing to compare: sigma is full after it.
         """
         heard = self.heard + (1 - self.heard) * p
         dual = math.sqrt(seen.dual) / heard

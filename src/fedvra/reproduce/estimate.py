@@ -23,7 +23,7 @@ from fedvra.runs.options import RunConfig
 
 Kind: TypeAlias = tuple[Any, ...]
 MEASURED = 3
-"""Rounds that are played to find out; the first of them, which prepares the fast paths, does not count."""
+"""Rounds that are run to find out; the first of them, which prepares the fast paths, does not count."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def estimate(wanted: list[Wanted], cache: Cache) -> Estimate:
             measured[kind] = _measure(run.config)
     known = {**earlier, **measured}
     seconds = tuple(run.config.rounds * _work(run.config) * known[_kind(run.config)] for run in wanted)
-    played = f"{MEASURED} rounds played now" if measured else ""
+    timed = f"{MEASURED} rounds timed now" if measured else ""
     found = "earlier runs" if len(measured) < len({_kind(run.config) for run in wanted}) else ""
-    return Estimate(seconds, f"from {' and '.join(filter(None, (found, played)))}")
+    return Estimate(seconds, f"from {' and '.join(filter(None, (found, timed)))}")
 
 
 def _earlier(cache: Cache) -> dict[Kind, list[float]]:

@@ -2,8 +2,8 @@
 
 Two runs with one worker each use two cores better than one run with two workers: nobody waits for anybody at the end of a
 round. Processes are forked where that is safe, which spares each the import of torch. Ctrl-C lets every run finish its round
-and save; the same command then goes on from there. Should this process be killed outright, the runs under way go on to
-their end, and are found there by the next call.
+and save; the same command then resumes from there. Should this process be killed outright, the runs under way
+finish on their own, and the next call finds them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def carry_out(
             show.state(running, count, len(missing), max(0.0, begun + pace * sum(expected) - time.monotonic()))
             time.sleep(POLL)
     if stop.asked:
-        raise RunInterrupt("interrupted; the same command goes on from here.")
+        raise RunInterrupt("interrupted; run the same command again to resume.")
     if failures:
         raise FedvraError(f"{len(failures)} of {len(missing)} runs failed, the last because {failures[-1]}")
 
@@ -130,7 +130,7 @@ def _start(wanted: Wanted, seconds: float, out: Path, workers: int, scratch: Pat
 
 
 def _play(options: Mapping[str, Any], path: Path, log: Path) -> None:
-    """In the process of one run: begin it, or go on with it; what goes wrong is the last line of ``log``."""
+    """In the process of one run: start or resume it; what goes wrong is the last line of ``log``."""
     if sys.platform != "win32":
         os.setsid()  # Ctrl-C is passed on by our parent, once: a second one would cut the round short
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,6 @@
 """Runs that there are already: found by what determines their numbers, wherever they lie.
 
-A run is known by the SHA-256 of its resolved options, less those that change no number: how long it went on, how many
+A run is known by the SHA-256 of its resolved options, less those that change no number: how many rounds, how many
 processes it had, where its files are. So a run of 500 rounds serves a request for 100, and one that somebody made with
 ``fedvra run`` serves as well as one made here. The code is not part of the hash: after a change that moves numbers, use a
 new folder.
@@ -88,7 +88,7 @@ class Cache:
                 self._stored.setdefault(key, []).append(stored)
 
     def find(self, config: RunConfig) -> Stored | None:
-        """A run that ``config`` asks for, cut to its number of rounds; None where there is none that went on long enough."""
+        """A run that ``config`` asks for, cut to its number of rounds; None where there is none that is long enough."""
         serving = [run for run in self._all(config) if run.serves(config.rounds)]
         return serving[0].up_to(config.rounds) if serving else None
 
@@ -160,7 +160,7 @@ def _config(folder: RunFolder) -> RunConfig | None:
 
 
 def _read(folder: RunFolder) -> Stored | None:
-    """What is in the folder now; a run that is still going on counts with the rounds it has on record."""
+    """What is in the folder now; a run in progress counts with the rounds it has on record."""
     config, metrics = folder.config(), folder.metrics()
     summary = folder.summary() if folder.summary_file.exists() else None
     status: Status = "interrupted" if summary is None else summary.status

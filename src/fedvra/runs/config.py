@@ -84,12 +84,12 @@ def require_options(config: RunConfig) -> None:
     require(
         not config.python,
         f"this run was made of Python objects ({', '.join(config.python or ())}), which its config.yaml only describes: make "
-        "the same call in Python again, and it goes on.",
+        "the same call in Python again to resume it.",
     )
 
 
 def build(config: RunConfig) -> Experiment:
-    """The experiment a config describes: data loaded and dealt, model made, everything checked that can be by now."""
+    """The experiment a config describes: data loaded and partitioned, model made, everything checked that can be by now."""
     from fedvra.clock.reading import make_system
     from fedvra.compress.base import as_compressor, as_download
     from fedvra.core.deploy import parse_deploy

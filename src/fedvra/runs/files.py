@@ -1,11 +1,11 @@
-"""The files of a run: everything it needs to be run again or to go on, one line per round, and what it came to.
+"""The files of a run: everything it needs to be run again or resumed, one line per round, and its results.
 
     config.yaml     every option, resolved; itself a valid ``--config``
     metrics.jsonl   one object per round, written as the round ends
-    checkpoint/     the state after some round, from which ``fedvra resume`` goes on; the last two are kept
+    checkpoint/     the state after some round, from which ``fedvra resume`` starts; the last two are kept
     summary.json    final and best accuracy, rounds to each target, times; how the run ended
     fingerprint.json  by what model and data are known again; beside it provenance.json: command, commit, date, machine
-    partition.png   who holds what
+    partition.png   which client has which data
 
 Reports are made from these files alone, so any finished run can be looked at again. A file ``.lock`` keeps two processes from
 working in one folder.
@@ -120,7 +120,7 @@ class RunFolder:
         return self.metrics_file.read_bytes().count(b"\n") if self.metrics_file.exists() else 0
 
     def rewind(self, rounds: int) -> list[Record]:
-        """The first ``rounds`` records; what comes after them (rounds that are played again, half a line) is removed."""
+        """The first ``rounds`` records; what comes after them (rounds that are run again, half a line) is removed."""
         kept = self.metrics()[:rounds]
         content = "".join(_line(record) for record in kept).encode()
         with self._writing():
@@ -162,7 +162,7 @@ class RunFolder:
             write_json(self.summary_file, summary.to_dict())
 
     def ended(self, config: RunConfig) -> RunSummary | None:
-        """What the run came to, where nothing of ``config`` is left to play; None where it can go on."""
+        """The result of the run, where nothing of ``config`` is left to run; None where it can be resumed."""
         if not self.summary_file.exists():
             return None
         summary = self.summary()
@@ -177,7 +177,7 @@ class RunFolder:
         except OSError as error:
             raise FedvraError(
                 f"{self.path} cannot be written to ({error.strerror}): free some space, "
-                f"then `fedvra resume {self.path}` goes on."
+                f"then `fedvra resume {self.path}`."
             ) from error
 
 

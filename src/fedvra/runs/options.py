@@ -46,7 +46,7 @@ class RunConfig:
         "dirichlet:0.2",
         option_text.text,
         "NAME",
-        "Who holds what: dirichlet:0.2, iid, shards:2, quantity:power=1.5, ...",
+        "Partition of the data: dirichlet:0.2, iid, shards:2, quantity:power=1.5, ...",
     )
     epochs: int | str | None = option(
         2,
@@ -81,9 +81,11 @@ class RunConfig:
         "sgd",
         part_text.local,
         "NAME",
-        "What takes local steps: sgd, sgd:momentum=0.9,clip=10, adam, adamw; it starts anew in each round.",
+        "Local optimiser: sgd, sgd:momentum=0.9,clip=10, adam, adamw; its state is reset in each round.",
     )
-    weight_decay: float = option(1e-3, option_text.non_negative, "RATE", "Added to every gradient, times x.")
+    weight_decay: float = option(
+        1e-3, option_text.non_negative, "RATE", "L2 penalty: this times x is added to every gradient."
+    )
     weights: str | tuple[float, ...] = option(
         "equal", option_text.weights, "NAME", "Weight of each client: equal, samples, or numbers separated by commas."
     )
@@ -92,7 +94,7 @@ class RunConfig:
         "dataset",
         option_text.normalization,
         "HOW",
-        "What becomes of pixels in [0, 1], (x - MEAN)/STD: with the usual numbers of the data set (dataset), each image's "
+        "Normalisation of pixels in [0, 1] as (x - MEAN)/STD: by the usual numbers of the data set (dataset), each image's "
         "own (sample), or given ones, e.g. 0.5/0.25.",
     )
     seed: int = option(
@@ -111,13 +113,13 @@ class RunConfig:
         None,
         option_text.optional(part_text.compressor),
         "HOW",
-        "What is done to uploads: quantize:4, topk:0.1, topk:0.1+quantize:4, bfloat16, ...",
+        "Compress uploads: quantize:4, topk:0.1, topk:0.1+quantize:4, bfloat16, ...",
     )
     compress_down: str | None = option(
         None,
         option_text.optional(part_text.compressor),
         "HOW",
-        "What is done to the model on its way to the clients: bfloat16 or int8.",
+        "Compress the model sent to clients: bfloat16 or int8.",
     )
     privacy: str | None = option(
         None,
@@ -140,14 +142,12 @@ class RunConfig:
         "[default: what suits the algorithm].",
     )
     validation: float = option(
-        0.0, option_text.share, "SHARE", "Of every client's samples, set aside for early stopping and tune to go by."
+        0.0, option_text.share, "SHARE", "Share of every client's samples held out for early stopping and tune."
     )
     test_share: float = option(
-        0.0, option_text.share, "SHARE", "Of every client's samples, set aside to test that client on."
+        0.0, option_text.share, "SHARE", "Share of every client's samples held out to test on that client."
     )
-    unseen: int = option(
-        0, option_text.whole(0), "N", "So many more clients never train; they are tested as newcomers."
-    )
+    unseen: int = option(0, option_text.whole(0), "N", "Further clients that never train and are tested as newcomers.")
     client_results: int = option(
         0,
         option_text.whole(0),
@@ -156,7 +156,11 @@ class RunConfig:
         decides=False,
     )
     tune_steps: int = option(
-        0, option_text.whole(0), "N", "And again after N local steps of each client (personalisation).", decides=False
+        0,
+        option_text.whole(0),
+        "N",
+        "With --client-results: test again after N local steps of each client (personalisation).",
+        decides=False,
     )
     train_losses: bool = option(
         False, option_text.truth, "", "Record the training loss of each client that takes part.", decides=False
@@ -165,7 +169,7 @@ class RunConfig:
         0,
         option_text.whole(0),
         "K",
-        "Every K rounds record how duals track gradients, what they take off the clients' variance, and more; costs a "
+        "Every K rounds record how duals track gradients, how much client variance they remove, and more; costs a "
         "pass over the data of up to 100 clients each time. 0 never.",
         decides=False,
     )
@@ -198,7 +202,7 @@ class RunConfig:
         "auto",
         option_text.or_word("auto", option_text.whole(1)),
         "N",
-        "Processes; auto takes one per core.",
+        "Worker processes; auto is one per core.",
         decides=False,
     )
     engine: str = option(
@@ -212,17 +216,17 @@ class RunConfig:
         None,
         option_text.optional(option_text.text),
         "ADDRESS",
-        "Of the Ray cluster: auto or HOST:PORT [default: $RAY_ADDRESS, else a Ray of our own on this machine].",
+        "Address of the Ray cluster: auto or HOST:PORT [default: $RAY_ADDRESS, else a new Ray on this machine].",
         decides=False,
     )
     gpus_per_worker: float = option(
-        0.0, option_text.non_negative, "N", "Share of a GPU that each of Ray's workers asks for.", decides=False
+        0.0, option_text.non_negative, "N", "GPUs, or a fraction of one, per Ray worker.", decides=False
     )
     checkpoint_every: int = option(
         50,
         option_text.whole(0),
         "N",
-        "Rounds between checkpoints; 0 makes one at the end and on Ctrl-C only.",
+        "Rounds between checkpoints; 0: only at the end and on Ctrl-C.",
         decides=False,
     )
     state_memory: int | str = option(
@@ -236,7 +240,7 @@ class RunConfig:
         "float32",
         option_text.one_of("float32", "bfloat16"),
         "NAME",
-        "Client state is kept in float32 (as the model is), or in bfloat16, half the size, with its drift reported.",
+        "Client state in float32 (as the model), or in bfloat16: half the size, with its drift reported.",
     )
     state_folder: str | None = option(
         None,

@@ -36,7 +36,7 @@ class Cyclic(Sampler, ByNumber):
         m: the size of a cohort. The clients are cut, by number, into G = ceil(N / m) groups as equal as can be, so
             that when m does not divide N some cohorts have one client less.
         groups: the groups themselves instead of m; every client in exactly one.
-        reshuffle: start every pass anew in a random way: with ``m`` the clients are dealt into new groups, given
+        reshuffle: start every pass anew in a random way: with ``m`` the clients are divided into new groups, given
             ``groups`` stay as they are and their order is redrawn.
 
     >>> cycle = Cyclic(groups=[[0, 3], [1, 2]])

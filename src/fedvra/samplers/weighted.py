@@ -83,7 +83,7 @@ def systematic(p: Floats, u: float) -> Ints:
     turn = np.arange(int(np.rint(ends[-1])))
     hit = np.searchsorted(ends, u + turn, side="right")
     # Rounding in these sums can put a point just over the edge of its interval, so that one is hit twice or the last point
-    # falls off the end. Going on to the next interval, and back from the end, keeps the cohort at m clients even then.
+    # falls off the end. Moving on to the next interval, and back from the end, keeps the cohort at m clients even then.
     hit = np.maximum.accumulate(hit - turn) + turn
     return np.minimum(hit, len(p) - len(turn) + turn).astype(np.int64)
 

@@ -161,7 +161,7 @@ def _title(setting: Mapping[str, Any], all_settings: Sequence[Mapping[str, Any]]
 
 
 def _setting(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides a run's numbers but the method, the seed, and how long it went on."""
+    """Everything that decides a run's numbers but the method, the seed, and the number of rounds."""
     decisive = configure(config).flat(deciding=True)
     left_out = (*METHOD, "seed", "rounds")
     return {name: value for name, value in decisive.items() if name not in left_out and not name.startswith("set.")}

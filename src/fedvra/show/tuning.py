@@ -31,7 +31,7 @@ TAIL = 10
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting, with every seed, as far as it was played."""
+    """One setting, with every seed, as far as it was run."""
 
     given: Mapping[str, Any]
     """What was varied."""

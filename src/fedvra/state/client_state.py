@@ -106,7 +106,7 @@ class ClientState:
         self.duals = duals
         """lam_i."""
         self.anchors = anchors
-        """A client's own x0, where it goes on without communication."""
+        """A client's own x0, where it continues without communication."""
         self.aux = aux
         """Float buffers that stay with their client."""
         self.y = y

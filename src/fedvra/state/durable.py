@@ -83,7 +83,7 @@ def intact_snapshots(folder: Path, key: bytes | None = None) -> Iterator[tuple[P
         if manifest["format"] != FORMAT:
             raise FedvraError(
                 f"checkpoint {candidate} has format {manifest['format']} and this version of fedvra reads {FORMAT}: "
-                "go on with the version that wrote it."
+                "resume with the version that wrote it."
             )
         yield candidate, manifest
 

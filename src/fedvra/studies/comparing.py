@@ -39,9 +39,9 @@ def compare(
         layers: options of ``fedvra run``, later ones winning, as for :func:`fedvra.runs.config.configure`.
         out: a folder that is not in use.
         seeds: each gives every algorithm the same data, cohorts and batches.
-        view: how runs are shown while they go on; not at all by default.
+        view: how runs are shown; not at all by default.
 
-    A run that diverges is part of the result, and the others go on. What cannot run at all is found out before the first.
+    A run that diverges is part of the result, and the others continue. What cannot run at all is refused before the first.
     """
     variants = parse_variants(algorithms) if isinstance(algorithms, str) else list(algorithms)
     out, seeds = Path(out), list(seeds)
@@ -72,7 +72,7 @@ def resume_comparison(
     engine: str | None = None,
     address: str | None = None,
 ) -> Comparison:
-    """Go on with a comparison that was interrupted: runs that have ended stay as they are, the others are resumed or begun."""
+    """Resume a comparison that was interrupted: runs that have ended stay as they are, the others are resumed or started."""
     out = Path(out)
     given = {"rounds": rounds, "workers": workers, "engine": engine, "address": address}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -117,7 +117,7 @@ def _carry_out(plan: list[Planned], out: Path, view: View | None) -> Comparison:
 
 
 def play(planned: Planned, out: Path, view: View | None) -> Run:
-    """Begin this run, go on with it, or leave it as it is where it has ended."""
+    """Start or resume this run; leave it as it is where it has ended."""
     folder, config = RunFolder(out / planned.folder), planned.config
     summary = folder.ended(config)
     if summary is not None:

@@ -1,4 +1,4 @@
-"""Runs into folders: start one, go on with one, and what happens when it is interrupted. Their files: ``runs.files``."""
+"""Runs into folders: start one, resume one, and what happens when it is interrupted. Their files: ``runs.files``."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def resume(
     engine: str | None = None,
     address: str | None = None,
 ) -> RunSummary:
-    """Go on with the run in ``out`` from its last intact checkpoint, to bitwise what it would have come to without a stop.
+    """Resume the run in ``out`` from its last intact checkpoint; the result is bitwise that of a run without a stop.
 
     Args:
-        rounds: go on to this round instead of the one the run was started for.
+        rounds: continue to this round instead of the one the run was started for.
         workers: this many processes from now on; the result does not depend on it.
         engine, address: where clients are run from now on, ``"local"`` or ``"ray"``; nor on this.
 
@@ -198,7 +198,7 @@ def play(
     assert run.summary is not None
     if run.status == "interrupted":
         again = "the same call" if config.python else f"`fedvra resume {folder.path}`"
-        raise RunInterrupt(f"interrupted after round {len(run.records)}; {again} goes on.")
+        raise RunInterrupt(f"interrupted after round {len(run.records)}; resume with {again}.")
     data = federation.experiment.data
     if isinstance(data, FederatedData) and not folder.partition_file.exists():
         picture(data, folder.partition_file)  # last, since importing matplotlib would delay the first round
@@ -256,6 +256,6 @@ def _opened(config: RunConfig, folder: RunFolder, experiment: Experiment | None 
 def _require_clients(federation: Federation, config: RunConfig) -> None:
     require(
         federation.total == config.clients,
-        f"the task {config.task} has {federation.total} clients and the options say {config.clients}: deal its data to "
+        f"the task {config.task} has {federation.total} clients and the options say {config.clients}: partition its data among "
         f"options.clients, or say --clients {federation.total}.",
     )

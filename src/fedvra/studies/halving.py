@@ -8,9 +8,9 @@ from fedvra.core.goals import require_figure
 from fedvra.show.tuning import Trial
 
 KEPT = 3
-"""One in so many settings goes on for so many times the rounds."""
+"""One in so many settings is continued for so many times the rounds."""
 LEAST = 2
-"""So many go on in any case."""
+"""So many are continued in any case."""
 
 Play = Callable[[Sequence[int], int], dict[int, Trial]]
 """(numbers of settings, until which round) -> how each stands then."""
@@ -27,12 +27,12 @@ def rungs(rounds: int, settings: int) -> list[int]:
 
 
 def kept(settings: int) -> int:
-    """How many of them go on after a rung."""
+    """How many of them are continued after a rung."""
     return min(settings, max(LEAST, -(-settings // KEPT)))
 
 
 def climb(settings: int, ladder: Sequence[int], rank: Callable[[Trial], tuple[float, ...]], play: Play) -> list[Trial]:
-    """Every setting as far as it was played, the best first: that of the smallest rank."""
+    """Every setting as far as it was run, the best first: that of the smallest rank."""
     going: list[int] = list(range(settings))
     trials: dict[int, Trial] = {}
     for until in ladder:

@@ -1,4 +1,4 @@
-"""Callbacks of `simulate` that keep something of every round: x0, or the state to go on from."""
+"""Callbacks of `simulate` that keep something of every round: x0, or the state to resume from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedvra.runs.files import Record
 
 
 class Snapshots(Callback):
-    """The state every few rounds, in a temporary folder: what a cluster's federation goes on from when a worker has died."""
+    """The state every few rounds, in a temporary folder: what a cluster's federation resumes from when a worker has died."""
 
     afterwards = True
 

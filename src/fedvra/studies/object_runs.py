@@ -157,7 +157,7 @@ def ours(place: Path, plan: str) -> AbstractContextManager[None]:
         require_unused(place)
         make_folder(place)
     elif f'"{MARK}"' not in (place / plan).read_text(encoding="utf-8"):
-        raise UsageError(f"{place} was begun on the command line: `fedvra resume {place}` goes on with it.")
+        raise UsageError(f"{place} was started on the command line: use `fedvra resume {place}`.")
     return locked(place)
 
 

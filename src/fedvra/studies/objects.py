@@ -68,7 +68,7 @@ def compare(
             are told in that process.
         options: ``sampler``, ``work``, ``rounds`` and all else that :func:`fedvra.simulate` takes.
 
-    A run that diverges is part of the result, and the others go on.
+    A run that diverges is part of the result, and the others continue.
 
     >>> import torch, fedvra as fv
     >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
@@ -131,7 +131,7 @@ def tune(
         target: rank by the rounds to this accuracy (in per cent), or to another figure, ``"f1=0.8"``; else by accuracy at the
             end, on the validation data where there are some.
         metric: rank by this figure of the records instead, e.g. one of ``metrics``.
-        full: play every setting to the last round; see :func:`fedvra.studies.tuning.tune`.
+        full: run every setting to the last round; see :func:`fedvra.studies.tuning.tune`.
 
     Everything else is as for :func:`compare`. ``found.best.given`` is the best setting.
 

@@ -83,7 +83,7 @@ def carry_out(
             tick(list(running))
             time.sleep(POLL)
     if stop.asked:
-        raise RunInterrupt("interrupted; the same call goes on from here.")
+        raise RunInterrupt("interrupted; make the same call again to resume.")
 
 
 def _start(job: Job, workers: int, log: Path) -> tuple[BaseProcess, Path]:

@@ -58,10 +58,10 @@ def tune(
         target: rank by the rounds to this accuracy (in per cent) or other figure (``"f1=0.8"``); else by accuracy at the end.
         metric: rank by this figure of the records instead of the accuracy, e.g. ``"f1"`` or ``"test_loss"``. Accuracy is that
             on the validation data where there are some, so that the test data choose nothing.
-        full: play every setting to the last round. Else, where there are more than two, all are played for a third of the
+        full: run every setting to the last round. Else, where there are more than two, all are played for a third of the
             rounds (a ninth, then a third, from 27 settings on), and the best third of them, at least two, goes on:
             successive halving (Jamieson and Talwalkar, 2016). The result of each is bitwise that of a full run.
-        view: how runs are shown while they go on; not at all by default.
+        view: how runs are shown; not at all by default.
     """
     base, out, seeds = configure(*layers), Path(out), list(seeds)
     require(bool(over), "say what to try, e.g. --over alpha=0.01,0.1,1.")
@@ -102,7 +102,7 @@ def resume_tuning(
     engine: str | None = None,
     address: str | None = None,
 ) -> Tuning:
-    """Go on with a search that was interrupted; it comes to the same result."""
+    """Resume a search that was interrupted; the result is the same."""
     plan = json.loads((Path(out) / FILE).read_text(encoding="utf-8"))["plan"]
     require("options" in plan, f"the search in {out} was made of Python objects: make the same call of fv.tune again.")
     given = {"workers": workers, "engine": engine, "address": address}
@@ -153,7 +153,7 @@ def settings_to_try(plan: Mapping[str, Any]) -> list[Candidate]:
 
 
 def _carry_out(plan: dict[str, Any], out: Path, view: View | None) -> Tuning:
-    """Rung by rung; what is there already is not played again."""
+    """Rung by rung; what is there already is not run again."""
     write_json(out / FILE, {"plan": plan, "result": None})
     base, settings, target = configure(plan["options"]), settings_to_try(plan), plan["target"]
     metric = plan.get("metric")

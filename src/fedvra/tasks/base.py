@@ -58,8 +58,8 @@ class Task(Value):
 TASKS: Registry[Task] = Registry("task", "fedvra.tasks", group="fedvra.tasks")
 
 
-def dealt(dataset: str, config: RunConfig) -> FederatedData:
-    """The data set of that name, normalised and dealt to the clients as the options say."""
+def partitioned(dataset: str, config: RunConfig) -> FederatedData:
+    """The data set of that name, normalised and partitioned among the clients as the options say."""
     from fedvra.data.dataset import split
     from fedvra.data.partitions import parse_partition
     from fedvra.data.sources import load
@@ -91,7 +91,7 @@ def classification(dataset: str) -> Make:
         from fedvra.models import MODELS
         from fedvra.problems.supervised import Supervised
 
-        make_model, data = MODELS.get(config.model), dealt(dataset, config)
+        make_model, data = MODELS.get(config.model), partitioned(dataset, config)
         shape, classes = tuple(data.dataset.inputs.shape[1:]), data.dataset.classes or 1
         return Supervised(partial(make_model, shape, classes), weight_decay=config.weight_decay), data
 

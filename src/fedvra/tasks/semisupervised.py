@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedvra.tasks.base import TASKS, Make, Task, dealt
+from fedvra.tasks.base import TASKS, Make, Task, partitioned
 from fedvra.tasks.cifar10 import PAPERS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def semisupervised(dataset: str, known: Known) -> Make:
         from fedvra.models import MODELS
         from fedvra.problems.semisupervised import SemiSupervised
 
-        make_model, data = MODELS.get(config.model), dealt(dataset, config)
+        make_model, data = MODELS.get(config.model), partitioned(dataset, config)
         model = partial(make_model, tuple(data.dataset.inputs.shape[1:]), data.dataset.classes or 1)
         problem = SemiSupervised(model, weight_decay=config.weight_decay, seed=config.seed)
         if known == "some":

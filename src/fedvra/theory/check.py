@@ -86,7 +86,7 @@ def cover(
     samples: int | None = SAMPLES,
     restore: Callable[[Federation], int] | None = None,
 ) -> Coverage:
-    """Look at a federation that has not played a round yet.
+    """Look at a federation before its first round.
 
     Args:
         restore: brings it to a later state and says of which round; curvature and noise are then looked at there too.

@@ -37,7 +37,7 @@ class Notes:
 class Tracker(Callback):
     """Opened when a run begins or is resumed, given every round's numbers, closed when it ends.
 
-    One that fails while the run goes on (its server is gone, its disk is full) is told of once and no longer spoken to: the
+    One that fails during the run (its server is gone, its disk is full) is told of once and no longer spoken to: the
     numbers are in metrics.jsonl, and hours of work are worth more than a copy of them.
     """
 
@@ -50,7 +50,7 @@ class Tracker(Callback):
 
     @abstractmethod
     def open(self, run: Run, folder: Path, notes: Notes) -> None:
-        """The run begins; ``run.records`` holds those of rounds played before a resume."""
+        """The run begins; ``run.records`` holds those of rounds before a resume."""
 
     @abstractmethod
     def record(self, round: int, numbers: Mapping[str, float]) -> None:

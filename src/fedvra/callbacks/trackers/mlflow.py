@@ -21,7 +21,7 @@ STATUS: dict[Status, str] = {
 
 
 class MLflow(Tracker):
-    """One experiment per task. A run that goes on is the same MLflow run; rounds that it has already are not logged twice.
+    """One experiment per task. A resumed run is the same MLflow run; rounds that it has already are not logged twice.
 
     The default store is an SQLite file, as it is MLflow's own: a folder of text files (``file:mlruns``) is in maintenance
     mode, and MLflow opens one only where MLFLOW_ALLOW_FILE_STORE=true says so.

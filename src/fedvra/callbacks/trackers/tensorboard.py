@@ -13,7 +13,7 @@ from fedvra.runs.files import RunSummary
 
 
 class TensorBoard(Tracker):
-    """A run that goes on writes a further event file, at whose start rounds that are played again are purged."""
+    """A resumed run writes a further event file, at whose start rounds that are run again are purged."""
 
     extra = "tensorboard"
     packages = ("tensorboard",)

@@ -15,7 +15,7 @@ from fedvra.runs.files import RunSummary
 class WeightsAndBiases(Tracker):
     """Nothing is sent unless the environment says WANDB_MODE=online.
 
-    A run that goes on writes a further offline folder under the same id: both go to one run when they are synced, in order and
+    A resumed run writes a further offline folder under the same id: both go to one run when they are synced, in order and
     the later ones appended.
     """
 

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face's ``datasets``, and how ``flwr_datasets`` deals them."""
+"""Data sets of Hugging Face's ``datasets``, and the partitioners of ``flwr_datasets``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedvra.data.partitions.base import Partition
 from fedvra.data.transform import Transform
 
 ROW = "fedvra_row"
-"""A column that tells which row is which once somebody else has dealt them."""
+"""A column that tells which row is which once somebody else has partitioned them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def from_hf(
     collate: Collate | None = None,
     lazy: bool | None = None,
 ) -> FederatedData:
-    """A ``datasets.Dataset`` or ``DatasetDict``, or a ``FederatedDataset`` of ``flwr_datasets``, dealt to clients.
+    """A ``datasets.Dataset`` or ``DatasetDict``, or a ``FederatedDataset`` of ``flwr_datasets``, partitioned among clients.
 
     Nothing is downloaded but what a ``FederatedDataset`` downloads by itself. Images become bytes [C, H, W].
 
@@ -90,7 +90,7 @@ def from_hf(
     whole, owners, test = _opened(dataset, train, test)
     owned: Partition | None = owners
     given = [client is not None, partition is not None, owned is not None]
-    require(sum(given) == 1, "from_hf: give a partition, client, the column to deal by, or a FederatedDataset.")
+    require(sum(given) == 1, "from_hf: give a partition, client, the column to partition by, or a FederatedDataset.")
     for name in (target, client, *([inputs] if isinstance(inputs, str) else inputs or [])):
         require(
             name is None or name in whole.column_names,
@@ -133,7 +133,7 @@ def _opened(dataset: Any, train: str, test: Any) -> tuple[Any, Owners | None, An
 
     require(
         not isinstance(dataset, datasets.IterableDataset | datasets.IterableDatasetDict),
-        "from_hf: a streamed data set cannot be asked for row 17, so its rows can neither be dealt to clients nor drawn at "
+        "from_hf: a streamed data set cannot be asked for row 17, so its rows can neither be assigned to clients nor drawn at "
         "random; load it without streaming=True: it stays on disk all the same.",
     )
     if isinstance(dataset, datasets.DatasetDict):

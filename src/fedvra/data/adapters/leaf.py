@@ -26,7 +26,7 @@ def from_leaf(folder: str | Path, clients: int | None = None, seed: int = 0) -> 
     the model ``lstm`` (``fedvra.models.lstm``).
 
     Args:
-        clients: None: one per writer or role, in sorted order; fewer: whole writers dealt to them at random.
+        clients: None: one per writer or role, in sorted order; fewer: whole writers assigned to them at random.
 
     >>> import json, tempfile
     >>> folder = Path(tempfile.mkdtemp())

@@ -30,7 +30,7 @@ def from_table(
     seed: int = 0,
     transform: Transform | None = None,
 ) -> FederatedData:
-    """A pandas DataFrame, or the path of a CSV or Parquet file, dealt by a column of it.
+    """A pandas DataFrame, or the path of a CSV or Parquet file, partitioned by a column of it.
 
     Args:
         source: one row per sample.
@@ -39,7 +39,7 @@ def from_table(
         client: the column that says whose a row is: one client per value, in sorted order.
         inputs: the columns to predict it from, numbers; None takes all others.
         test: a table to evaluate on.
-        partition, clients, seed: instead of ``client``, as for :func:`fedvra.split`; ``clients`` deals whole values to fewer.
+        partition, clients, seed: instead of ``client``, as for :func:`fedvra.split`; ``clients`` assigns whole values to fewer.
 
     >>> import pandas
     >>> visits = pandas.DataFrame({"hospital": ["a", "b", "a"], "age": [50, 60, 70], "ill": ["no", "yes", "yes"]})
@@ -47,7 +47,9 @@ def from_table(
     >>> data.sizes.tolist(), data.dataset.class_names, data.dataset.inputs.tolist()
     ([2, 1], ('no', 'yes'), [[50.0], [60.0], [70.0]])
     """
-    require((client is None) != (partition is None), "from_table: give client, the column to deal by, or a partition.")
+    require(
+        (client is None) != (partition is None), "from_table: give client, the column to partition by, or a partition."
+    )
     columns = None if inputs is None else [*inputs, target, *([] if client is None else [client])]
     frame = _frame(source, columns)
     names = [name for name in frame.columns if name not in (target, client)] if inputs is None else list(inputs)
@@ -59,12 +61,12 @@ def from_table(
     if test is not None:
         other = _dataset(_frame(test, [*names, target]), names, target, known)
         data = replace(data, test_inputs=other.inputs, test_targets=other.targets)
-    dealt = partition
+    division = partition
     if client is not None:
         require(not frame[client].isna().any(), f"from_table: column {client!r} has empty cells; drop those rows.")
-        dealt = ByColumn(np.asarray(frame[client].tolist()))
-    assert dealt is not None
-    return split(data, dealt, clients, seed, transform=transform)
+        division = ByColumn(np.asarray(frame[client].tolist()))
+    assert division is not None
+    return split(data, division, clients, seed, transform=transform)
 
 
 def _dataset(frame: Any, names: list[str], target: str, classes: tuple[Any, ...] | None) -> Dataset:

@@ -20,7 +20,7 @@ UNDEALT = -1
 class Partition(Value, ABC):
     """Says which client holds which sample.
 
-    A partition names an *owner per sample*, so a sample cannot be dealt twice whatever a subclass does. All randomness
+    A partition names an *owner per sample*, so a sample cannot be assigned twice whatever a subclass does. All randomness
     comes from the seed: the same (targets, clients, seed) give the same owners on every machine.
 
     >>> import numpy as np, fedvra as fv
@@ -61,7 +61,7 @@ def class_codes(targets: NDArray[Any], partition: str) -> tuple[Ints, int]:
     """Labels renumbered 0..K-1 over the classes that occur, and K."""
     require(
         targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer),
-        f"{partition} deals samples by class label, and the targets are not one integer label per sample: give the labels "
+        f"{partition} assigns samples by class label, and the targets are not one integer label per sample: give the labels "
         "with fv.split(..., by=labels), or use IID, QuantitySkew or ByColumn.",
     )
     classes, codes = np.unique(targets, return_inverse=True)

@@ -20,7 +20,7 @@ class ByColumn(Partition):
     """One client per distinct value of a column (writer, hospital, device), in sorted order of the values.
 
     ``values`` has one entry per sample: strings or numbers. With fewer ``clients`` than distinct values the values are
-    dealt in a random order to the clients in turn, so that each client holds whole values and nobody goes empty.
+    assigned in a random order to the clients in turn, so that each client has whole values and none is empty.
 
     >>> import numpy as np
     >>> ByColumn(["ann", "bob", "ann", "cy"]).assign(np.zeros(4), clients=None, seed=0)

@@ -26,7 +26,7 @@ from fedvra.data.partitions.base import (
 class Dirichlet(Partition):
     r"""Client i has a class prior :math:`\pi_i \sim \mathrm{Dir}(\alpha, \dots, \alpha)` and holds floor(n/N) samples.
 
-    Samples are dealt one by one without replacement: a client that still has room is drawn uniformly, then a class from
+    Samples are assigned one by one without replacement: a client that still has room is drawn uniformly, then a class from
     its prior restricted to the classes that are not exhausted, then the next sample of that class. Small alpha: nearly one
     class per client; large alpha: IID.
 

@@ -26,7 +26,7 @@ from fedvra.data.partitions.base import (
 class DirichletByClass(Partition):
     r"""Class k is cut into shares :math:`q_k \sim \mathrm{Dir}(\alpha, \dots, \alpha)` over the clients: sizes are unequal.
 
-    Every sample is dealt. Departure from the usual code, which draws again until every client has ``min_size`` samples
+    Every sample is assigned. Departure from the usual code, which draws again until every client has ``min_size`` samples
     (and may never end): one draw, after which the largest clients give random samples to those that are short.
 
     >>> import numpy as np

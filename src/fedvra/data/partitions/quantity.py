@@ -29,7 +29,7 @@ class QuantitySkew(Partition):
     - ``alpha``: shares drawn from Dir(alpha, ..., alpha) (small: a few clients hold nearly all), or
     - ``power``: shares proportional to :math:`k^{-\text{power}}`, k = 1..N, over the clients in a random order (Zipf).
 
-    Give exactly one of the two. Every sample is dealt.
+    Give exactly one of the two. Every sample is assigned.
 
     >>> import numpy as np
     >>> sizes = np.bincount(QuantitySkew(power=1.5).assign(np.zeros(1000), clients=10, seed=0))

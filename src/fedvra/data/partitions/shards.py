@@ -15,7 +15,7 @@ from fedvra.data.partitions.base import PARTITIONS, UNDEALT, Partition, class_co
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """Sort by label, cut into N * ``per_client`` shards of equal size, deal ``per_client`` of them to every client.
+    """Sort by label, cut into N * ``per_client`` shards of equal size, assign ``per_client`` of them to every client.
 
     With 2 shards per client most clients see two classes. The remainder (fewer samples than shards) stays undealt.
     Reference: McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017.
