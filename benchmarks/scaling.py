@@ -1,6 +1,6 @@
 """How the engine scales over workers, cohort size and the number of clients: measures, keeps the JSON, draws the picture.
 
-python benchmarks/scaling.py            # writes benchmarks/results/scaling.json and docs/images/scaling.png
+python benchmarks/scaling.py            # writes benchmarks/results/scaling.json and docs/images/scaling.svg
 python benchmarks/scaling.py --draw     # draws again from the JSON
 """
 
@@ -13,15 +13,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import fedvra as fv
 from fedvra.bench.clients import measure_clients
 from fedvra.bench.workloads import WORKLOADS, Workload
 from fedvra.engines.federation import Federation
+from fedvra.show.plots import STYLE, write_figure
+from fedvra.show.style import ALGORITHMS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "scaling.json"
-PICTURE = HERE.parent / "docs" / "images" / "scaling.png"
+PICTURE = HERE.parent / "docs" / "images" / "scaling.svg"
+TIME, MEMORY = ALGORITHMS["fedvra"][0], ALGORITHMS["scaffold"][0]
 
 
 def steps_per_second(workload: Workload, workers: int, rounds: int = 6) -> float:
@@ -55,31 +59,39 @@ def measure() -> dict[str, object]:
     }
 
 
-def draw(found: dict[str, object]) -> None:
-    import matplotlib
+def draw(found: dict[str, Any]) -> None:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (workers, cohort, clients) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
-    for axes, key, label in ((workers, "workers", "worker processes"), (cohort, "cohort", "clients in a round (m)")):
-        values = {int(k): v for k, v in found[key].items()}  # type: ignore[attr-defined]
-        axes.plot(list(values), list(values.values()), "o-", color="#0072B2")
-        axes.set(xlabel=label, ylabel="client-steps per second", ylim=(0, None))
-    workers.set_title(f"w1 over workers ({found['cores']} cores)")
-    cohort.set_title("w1 over cohort size")
-    rows = found["clients"]
-    totals = [row["clients"] for row in rows]  # type: ignore[attr-defined]
-    clients.plot(totals, [1e3 * row["seconds_per_round"] for row in rows], "o-", color="#0072B2")  # type: ignore[attr-defined]
-    clients.set(xlabel="clients (N)", ylabel="ms per round, m = 100", xscale="log", ylim=(0, None))
-    clients.yaxis.label.set_color("#0072B2")
-    memory = clients.twinx()
-    memory.plot(totals, [row["memory_mb"] for row in rows], "s--", color="#D55E00")  # type: ignore[attr-defined]
-    memory.set(ylabel="memory, MB", ylim=(0, None))
-    memory.yaxis.label.set_color("#D55E00")
-    clients.set_title("one-step rounds over N")
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(PICTURE, dpi=110)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(11, 3.2), layout="constrained")
+        workers, cohort, clients = figure.subplots(1, 3)
+        for axes, key, label in (
+            (workers, "workers", "worker processes"),
+            (cohort, "cohort", "clients in a round (m)"),
+        ):
+            values = {int(k): v for k, v in found[key].items()}
+            axes.plot(list(values), list(values.values()), "o-", color=TIME)
+            axes.set_xlabel(label)
+        workers.set_ylabel("client-steps per second")
+        workers.set_title(f"w1 over workers ({found['cores']} cores)", loc="left")
+        cohort.set_title("w1 over cohort size", loc="left")
+        cohort.sharey(workers)
+        fastest = max(*found["workers"].values(), *found["cohort"].values())
+        workers.set_ylim(0, 1.08 * fastest)
+        rows, room = found["clients"], 1.08
+        totals = [row["clients"] for row in rows]
+        milliseconds = [1e3 * row["seconds_per_round"] for row in rows]
+        clients.plot(totals, milliseconds, "o-", color=TIME)
+        clients.set(xlabel="clients (N)", xscale="log", ylim=(0, room * max(milliseconds)))
+        clients.set_ylabel("ms per round, m = 100", color=TIME)
+        clients.set_title("One-step rounds over N", loc="left")
+        memory = clients.twinx()
+        memory.spines["right"].set_visible(True)
+        memory.plot(totals, [row["memory_mb"] for row in rows], "s--", color=MEMORY)
+        memory.set_ylim(0, room * max(row["memory_mb"] for row in rows))
+        memory.set_ylabel("memory, MB", color=MEMORY)
+        write_figure(figure, PICTURE)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def test_a_model_and_data_of_ones_own(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_variance_before_and_after_correction(tmp_path: Path) -> None:
     example = runpy.run_path(str(EXAMPLES / "variance.py"))
-    found = example["main"](tmp_path / "variance.png", rounds=20, seeds=1)
-    assert (tmp_path / "variance.png").stat().st_size > 10_000
+    found = example["main"](tmp_path / "variance.svg", rounds=20, seeds=1)
+    assert (tmp_path / "variance.svg").stat().st_size > 10_000
     assert found["FedVRA"].rounds == [5, 10, 15, 20]
     assert found["SCAFFOLD"].mean[-1] < found["FedAvg"].mean[-1] / 2
     assert found["FedVRA"].mean[-1] < found["FedAvg"].mean[-1] / 2

@@ -7,9 +7,9 @@ import sys
 import zipfile
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from matplotlib.image import imread
 
 from fedvra.core.errors import UsageError
 from fedvra.reproduce import recipe as recipes
@@ -210,11 +210,15 @@ def test_a_figure_has_a_panel_for_each_case_with_runs(tmp_path: Path) -> None:
     two = changed(cases=[{"name": name, "title": name} for name in ("one", "two", "three")])
     recipe = recipes.read(write_recipe(tmp_path, two))
     found = [(each, stored(10, 50, 80, 90)) for each in plan(recipe, 2, 4)]
-    one = draw(recipe, found[:1], tmp_path / "one.png", "a seed")
-    three = draw(recipe, found, tmp_path / "three.png", "two seeds")
+    one = draw(recipe, found[:1], tmp_path / "one.svg", "a seed")
+    three = draw(recipe, found, tmp_path / "three.svg", "two seeds")
     assert one is not None
     assert three is not None
-    small, large = imread(one), imread(three)
-    assert large.shape[0] > 1.5 * small.shape[0]  # two rows of panels
-    assert large.shape[1] > 1.5 * small.shape[1]
-    assert draw(recipe, [], tmp_path / "none.png", "") is None
+    small, large = (size(ElementTree.parse(path).getroot()) for path in (one, three))
+    assert large[0] > 1.5 * small[0]  # two panels side by side
+    assert large[1] > 1.5 * small[1]  # in two rows
+    assert draw(recipe, [], tmp_path / "none.svg", "") is None
+
+
+def size(picture: ElementTree.Element) -> tuple[float, ...]:
+    return tuple(float(picture.attrib[name].removesuffix("pt")) for name in ("width", "height"))

@@ -2,60 +2,61 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvra.core.files import replace_durably
 from fedvra.reproduce.recipe import Case, Recipe
 from fedvra.reproduce.table import OF_X0
 from fedvra.reproduce.wanted import Wanted
 from fedvra.runs.cache import Stored
 from fedvra.show.curves import mean_curve
-from fedvra.show.plots import Curve, plot_curves
+from fedvra.show.plots import STYLE, Curve, plot_curves, write_figure
 
 ACROSS = 2
 """Panels side by side."""
 LEGEND_COLUMNS_FROM = 6
 """With this many curves the legend takes two columns, and covers less of them."""
-PALETTE = 96
-"""Colours of the picture: enough for lines and bands, at a fourth of the size."""
 
 
 def draw(recipe: Recipe, found: Sequence[tuple[Wanted, Stored]], path: Path, subtitle: str) -> Path | None:
-    """Test accuracy over rounds, mean and band over seeds; None where there is no run to draw."""
+    """Test accuracy over rounds, mean and band over seeds; None where there is no run to draw.
+
+    Panels of one task are there to be compared, so they share their axes.
+    """
     panels = [(case, curves) for case in recipe.cases if (curves := _curves(case, found))]
     if not panels:
         return None
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
-    figure = Figure(figsize=(6.4 * across + 0.4, 4.2 * down + 0.5), dpi=100, layout="constrained")
-    for k, (case, curves) in enumerate(panels):
-        axes = figure.add_subplot(down, across, k + 1)
-        plot_curves(axes, curves, case.targets)
-        top = 100 * max(max(curve.high) for curve in curves)
-        axes.set_ylim(bottom=max(0.0, top - 1.5 * (top - _knee(curves)) - 1))
-        axes.set_title(case.title, loc="left", fontsize=10, fontweight="bold")
-        columns = 2 if len(curves) >= LEGEND_COLUMNS_FROM else 1
-        axes.legend(loc="lower right", fontsize=8, ncols=columns, frameon=True, facecolor="white", edgecolor="none")
-    figure.suptitle(f"{recipe.title}\n{subtitle}", x=0.01, ha="left", fontsize=11)
-    _write(figure, path)
-    return path
+    with rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * across + 0.4, 3.6 * down + 0.5), layout="constrained")
+        first: dict[str, Any] = {}
+        together: dict[str, list[Curve]] = {}
+        for k, (case, curves) in enumerate(panels):
+            task = next(wanted.config.task for wanted, _ in found if wanted.case.name == case.name)
+            axes = figure.add_subplot(down, across, k + 1, sharex=first.get(task), sharey=first.get(task))
+            first.setdefault(task, axes)
+            together.setdefault(task, []).extend(curves)
+            plot_curves(axes, curves, case.targets)
+            axes.set_title(case.title, loc="left", fontweight="bold")
+            columns = 2 if len(curves) >= LEGEND_COLUMNS_FROM else 1
+            axes.legend(loc="lower right", fontsize=8, ncols=columns, frameon=True, facecolor="white", edgecolor="none")
+        for task, axes in first.items():
+            axes.set_xlim(0, max(curve.rounds[-1] for curve in together[task]))
+            axes.set_ylim(*_range(together[task]))
+        figure.suptitle(f"{recipe.title}\n{subtitle}", x=0.01, ha="left", fontsize=11)
+        return write_figure(figure, path)
 
 
-def _write(figure: Any, path: Path) -> None:
-    from PIL import Image  # matplotlib writes its PNG files with it, so it is there
-
-    full, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(full, format="png")
-    with Image.open(full) as image:
-        few = image.convert("RGB").quantize(PALETTE, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(small, format="png", optimize=True)
-    replace_durably(path, small.getvalue())
+def _range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """From where half of the curves are past their start to the highest, with as much again below."""
+    top = 100 * max(max(curve.high) for curve in curves)
+    return max(0.0, top - 1.5 * (top - _knee(curves)) - 1), min(100.0, top + 0.5)
 
 
 def _knee(curves: Sequence[Curve]) -> float:

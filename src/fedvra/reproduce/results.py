@@ -1,4 +1,4 @@
-"""What a recipe came to: NAME.json with the metrics of every run, NAME.md with the table, NAME.png with the curves.
+"""What a recipe came to: NAME.json with the metrics of every run, NAME.md with the table, NAME.svg with the curves.
 
 The JSON is enough to make the other two again (``fedvra reproduce NAME --no-run --runs FOLDER-OF-THE-JSON``), and small enough
 to keep: accuracies and losses, no models. A figure that is drawn from the runs of a table leaves them in the table's file.
@@ -80,7 +80,7 @@ class Result:
     def write(self, out: Path) -> list[Path]:
         """The three files, of which the picture is left out where there is nothing to draw; returns their paths."""
         stem = f"{self.recipe.name}-quick" if self.quick else self.recipe.name
-        data, text, picture = (out / f"{stem}.{kind}" for kind in ("json", "md", "png"))
+        data, text, picture = (out / f"{stem}.{kind}" for kind in ("json", "md", "svg"))
         replace_durably(data, (self._json() + "\n").encode())
         replace_durably(text, self.markdown().encode())
         seeds = max((line.seeds for line in self.table.lines), default=0)

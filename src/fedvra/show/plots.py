@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fedvra.core.files import replace_durably
 from fedvra.core.goals import Target
 from fedvra.show.style import looks, order
 
+PATH = re.compile(rb' d="[^"]*"')
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 10,
@@ -116,8 +118,14 @@ def write_figure(figure: Any, path: Path) -> Path:
     buffer, kind = io.BytesIO(), path.suffix[1:]
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
     figure.savefig(buffer, format=kind, metadata=undated)
-    replace_durably(path, buffer.getvalue())
+    content = buffer.getvalue()
+    replace_durably(path, PATH.sub(_rounded, content) if kind == "svg" else content)
     return path
+
+
+def _rounded(path: re.Match[bytes]) -> bytes:
+    """The coordinates of a path to a hundredth of a point: half the bytes."""
+    return re.sub(rb"(\.\d\d)\d+", rb"\1", path[0])
 
 
 def _accuracy_range(curves: Sequence[Curve]) -> tuple[float, float]:
