@@ -35,7 +35,7 @@ from fedvra.runs.summary import Status as Status
 from fedvra.state.folders import locked, require_unused
 
 PLAN = "plan.json"
-"""The runs of a comparison, written before the first of them: what ``fedvra resume`` needs to go on."""
+"""The runs of a comparison, written before the first of them: what ``fedvra resume`` needs."""
 
 
 class RunFolder:

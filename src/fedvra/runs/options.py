@@ -329,9 +329,15 @@ GROUPS = {
         *("algorithm", "set", "epochs", "steps", "batch_size", "drop_last", "local"),
         *("lr", "lr_decay", "lr_warmup", "lr_cosine", "weight_decay"),
     ),
-    "Data and model": ("split", "normalize", "model", "data"),
-    "Evaluation": ("eval_every", "deploy", "targets", "until", "patience", "diagnostics"),
-    "Speed and memory": (*("workers", "engine", "device", "precision", "state_memory", "state_dtype", "state_folder"),),
+    "Data and model": ("split", "validation", "test_share", "unseen", "normalize", "model", "data"),
+    "Evaluation": (
+        *("eval_every", "deploy", "targets", "until", "patience"),
+        *("client_results", "tune_steps", "train_losses", "diagnostics"),
+    ),
+    "Speed and memory": (
+        *("workers", "engine", "address", "gpus_per_worker", "device", "precision"),
+        *("state_memory", "state_dtype", "state_folder"),
+    ),
     "Output": ("checkpoint_every", "track"),
 }
 """Under which headings a help page shows them; what has none is among the options of the command itself."""
