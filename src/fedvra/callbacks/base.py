@@ -69,7 +69,7 @@ class Run:
     status: Status = "failed"
     message: str | None = None
     summary: RunSummary | None = None
-    """What the run came to, once it has ended."""
+    """The result of the run, once it has ended."""
 
     @classmethod
     def of(cls, federation: Federation, rounds: int, **more: Any) -> Run:

@@ -81,7 +81,7 @@ def command(
 
 
 def present(comparison: Comparison, console: Console, as_json: bool) -> None:
-    """The table and where everything is; exit code 1 where no run came to an end."""
+    """The table and where everything is; exit code 1 where no run finished."""
     from fedvra.runs.files import finite
     from fedvra.show.terminal import say
 

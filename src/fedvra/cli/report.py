@@ -37,7 +37,7 @@ def command(
     """Write one page about the runs in and below each DIR: a run's folder, a comparison's, one full of them.
 
     Curves with their spread over seeds (hover, zoom, logarithmic axes, over rounds, data sent or time), rounds and bytes to a
-    target, time per round, who holds what, the configuration, and the table to copy as CSV or LaTeX. The page carries
+    target, time per round, the partition, the configuration, and the table to copy as CSV or LaTeX. The page carries
     all it needs and opens without a network.
 
     \b

@@ -69,7 +69,7 @@ def report(summary: RunSummary, folder: Path) -> None:
 
 
 def present(summary: RunSummary, folder: Path, console: Console, as_json: bool) -> None:
-    """What a run came to and where it is; exit code 1 where it did not finish."""
+    """The result of a run and where it is; exit code 1 where it did not finish."""
     from fedvra.runs.files import finite
     from fedvra.show.page import FILE
     from fedvra.show.terminal import say

@@ -20,11 +20,17 @@ Ints: TypeAlias = NDArray[np.int64]
 class Cohort(Value):
     """The clients of one round, the paper's A^r, with one entry per client in every array (shape suffix M = len(cohort)).
 
-    This is what a, d, gamma and eta may depend on when they are given as functions.
+    Hyper-parameters and stepsizes may be functions of it, and :meth:`Algorithm.coefficients` is given it.
 
-    >>> import fedvra as fv
-    >>> fv.FedVRA(gamma=0.1, a=lambda cohort: 5 / cohort.eta, d=lambda cohort: 1 / cohort.p).gamma
-    0.1
+    >>> import torch, fedvra as fv
+    >>> seen = []
+    >>> def lr(cohort):  # one number for all, or one per client
+    ...     seen.append((cohort.round, cohort.total, len(cohort), cohort.p.tolist()))
+    ...     return 0.5 / (1 + cohort.round)
+    >>> costs = fv.Quadratic(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2))
+    >>> run = fv.simulate(fv.FedAvg(), problem=costs, sampler=fv.Uniform(2), work=fv.Steps(1), lr=lr, rounds=1, workers=1)
+    >>> seen[-1]
+    (0, 4, 2, [0.5, 0.5])
     """
 
     round: int

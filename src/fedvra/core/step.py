@@ -55,7 +55,7 @@ class Shares:
 
 
 class Moves(ABC):
-    """What a block's local steps came to; a solver's own memory, good until its next call."""
+    """The result of a block's local steps; a solver's own memory, good until its next call."""
 
     def __init__(self, terms: BlockTerms, losses: Floats) -> None:
         self.terms = terms

@@ -39,7 +39,7 @@ class Dataset(Value):
     Inputs and targets are tensors, or trees of tensors that share their first dimension: a dict is given to the model as
     ``model(**inputs)``, a tuple or list as ``model(*inputs)``. With ``collate`` they are lists of whatever that can make a
     batch of, one entry per sample. Nothing is copied or converted here: normalisation and augmentation happen per batch,
-    in ``transform``.
+    in ``transform``. Most people need none of this: :func:`fedvra.split` makes one from arrays or a torch Dataset.
 
     >>> import torch, fedvra as fv
     >>> images = fv.Dataset("mine", torch.zeros(100, 1, 8, 8, dtype=torch.uint8), torch.arange(100) % 10, classes=10)

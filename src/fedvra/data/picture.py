@@ -1,4 +1,4 @@
-"""A picture of who holds what."""
+"""A picture of the partition: which client has which classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cohort's local work on this machine: cut into parts for the workers, and what the parts came to."""
+"""A cohort's local work on this machine: cut into parts for the workers, and the parts' results."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ Task = LocalTask | EvaluateTask | LossesTask | LookTask
 
 
 class Worked(NamedTuple):
-    """What a part's clients came to."""
+    """The results of a part's clients."""
 
     losses: Floats
     done: Done | None = None

@@ -59,7 +59,15 @@ class SlowerPathError(Exception):
 class SolverSettings:
     """How local steps are computed. Nothing here changes what is computed, apart from rounding.
 
-    For :func:`fedvra.simulate`, ``solver=``. Batches and the seed are the run's own: leave them out here.
+    For :func:`fedvra.simulate`, ``solver=``. Batches and the seed are the run's own: leave them out here. ``history.path`` says
+    which way was taken, and why not a faster one.
+
+    Args:
+        path: ``"eager"`` steps by autograd; ``"traced"`` replays a recorded step, one client at a time; ``"block"`` steps
+            several clients of a small model at once; ``"auto"`` takes the fastest that is right for the model.
+        block: clients per block; None lets the solver choose.
+        precision: ``"bfloat16"`` runs the network in bfloat16; parameters, duals and updates stay in the model's dtype.
+        device: ``"cpu"``, or ``"cuda"`` for blocks of clients on a GPU.
 
     >>> import fedvra as fv
     >>> fv.SolverSettings(path="eager", precision="bfloat16").device

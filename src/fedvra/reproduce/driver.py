@@ -1,4 +1,4 @@
-"""A recipe from beginning to end: what there is, how long the rest takes, running it, and what it all came to."""
+"""A recipe from beginning to end: which runs exist, how long the rest takes, running it, and the results."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Request:
     """Folders with further runs, or with results of an earlier call."""
     jobs: int = 1
     run: bool = True
-    """False: make tables and figures of what there is."""
+    """False: make tables and figures from the runs there are."""
     keep_checkpoints: bool = False
     page: Path | None = None
     """A Markdown page that shows the table too."""
 
     def of(self, recipe: Recipe) -> list[Wanted]:
-        """The runs it comes to."""
+        """The runs it asks for."""
         seeds = self.seeds or (recipe.quick_seeds if self.quick else recipe.seeds)
         rounds = self.rounds or (recipe.quick_rounds if self.quick else recipe.rounds)
         return plan(recipe, seeds, rounds, self.only)

@@ -55,7 +55,7 @@ class Job:
     asked_to_stop: bool = False
 
     def failure(self) -> str | None:
-        """Why it came to nothing, once it has ended; a run that diverged did come to something."""
+        """Why it failed, once it has ended; a run that diverged has not failed."""
         if self.folder.summary_file.exists() and self.folder.summary().status in ("finished", "diverged"):
             return None
         said = self.log.read_text(errors="replace").strip().splitlines()

@@ -1,4 +1,4 @@
-"""What a recipe came to: NAME.json with the metrics of every run, NAME.md with the table, NAME.svg with the curves.
+"""The results of a recipe: NAME.json with the metrics of every run, NAME.md with the table, NAME.svg with the curves.
 
 The JSON is enough to make the other two again (``fedvra reproduce NAME --no-run --runs FOLDER-OF-THE-JSON``), and small enough
 to keep: accuracies and losses, no models. A figure that is drawn from the runs of a table leaves them in the table's file.

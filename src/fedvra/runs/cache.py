@@ -93,7 +93,7 @@ class Cache:
         return serving[0].up_to(config.rounds) if serving else None
 
     def best(self, config: RunConfig) -> Stored | None:
-        """Like :meth:`find`, but where there is none the longest of those that came to the end they were meant to have."""
+        """Like :meth:`find`, but where there is none the longest of those that finished."""
         ended = [run for run in self._all(config) if run.serves(config.rounds) or run.status == "finished"]
         longest = max(ended, key=lambda run: run.rounds, default=None)
         return None if longest is None else longest.up_to(config.rounds)

@@ -260,7 +260,7 @@ def _config(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _partition(groups: Sequence[Group]) -> dict[str, Any] | None:
-    """The picture of who holds what that the first run with one drew."""
+    """The picture of the partition that the first run with one drew."""
     for group in groups:
         for run in group.runs:
             file = RunFolder(run.where).partition_file

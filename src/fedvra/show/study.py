@@ -1,4 +1,4 @@
-"""Where several runs after one another stand: which of how many, what the ended ones came to, how long the rest will take."""
+"""The state of several runs: which of how many, the results so far, how long the rest will take."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Study:
         return sum(config.rounds * (paces.get(name) or mean) for name, config in coming) + self.later * mean
 
     def rows(self, most: int) -> list[Row]:
-        """What the runs that have ended came to, a row per label; where there are more than fit, the best of them."""
+        """The results so far, a row per label; where there are more than fit, the best of them."""
         targets = self.plan[0][1].targets if self.plan else ()
         rows = [Row.of_outcomes(label, [*summaries.values()], targets) for label, summaries in self.ended.items()]
         if len(rows) > most:

@@ -1,4 +1,4 @@
-"""What a search over settings came to: a table with the best first, and what to type to use it."""
+"""The result of a search over settings: a table with the best first, and what to type to use it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a search came to. Renders itself: ``rich.print(tuning)``, ``tuning.markdown()``, ``tuning.to_dict()``."""
+    """The result of a search. It renders itself: ``rich.print(tuning)``, ``tuning.markdown()``, ``tuning.to_dict()``."""
 
     config: RunConfig
     over: Mapping[str, Sequence[Any]]

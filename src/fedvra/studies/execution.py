@@ -132,7 +132,7 @@ def resumed(config: RunConfig, folder: RunFolder, experiment: Experiment | None 
 def begun_or_resumed(
     config: RunConfig, folder: RunFolder, experiment: Experiment, callbacks: Callbacks = ()
 ) -> Iterator[tuple[Federation, RunSummary | None]]:
-    """A run of objects: new, or where the folder has it already as it was; then also what it came to, if it has ended."""
+    """A run of objects: new, or as the folder has it; then also its result, if it has ended."""
     if not folder.config_file.exists():
         with begun(config, folder, experiment, callbacks) as federation:
             yield federation, None

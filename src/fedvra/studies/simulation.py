@@ -132,7 +132,7 @@ def simulate(
         progress: None shows a bar on a terminal and in a notebook, and nothing where output is piped; True shows lines there
             too, False nothing. A function is called with each round's record; ``raise fv.StopRun("why")`` in it ends the run.
         out: a folder for the run, as ``fedvra run`` writes it: config, records, checkpoints, report. The same call again
-            resumes the run to the bit, or returns what it came to; another model, loss, data set or split is refused.
+            resumes the run to the bit, or returns its result; another model, loss, data set or partition is refused.
         checkpoint_every: rounds between checkpoints; 0 makes one at the end and on Ctrl-C only.
         track: also log to a tracker, ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``, or several.
         targets: accuracies in per cent, or other figures such as ``"f1=0.8"``, whose first round the folder's summary says.

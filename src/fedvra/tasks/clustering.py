@@ -44,7 +44,7 @@ def make_digits(config: RunConfig) -> tuple[Problem, Any]:
 
 
 def _clustering(dataset: Dataset, config: RunConfig) -> tuple[Problem, Any]:
-    """As many clusters as there are classes; the labels decide who holds what, and are then forgotten."""
+    """As many clusters as there are classes; the labels decide the partition, and are then forgotten."""
     from fedvra.data.dataset import split
     from fedvra.data.partitions import parse_partition
     from fedvra.problems.clustering import Clustering
