@@ -1,5 +1,5 @@
 # fedvra on the CPU: docker build -t fedvra . && docker run --rm -v "$PWD/runs:/srv/runs" fedvra demo
-FROM python:3.12-slim
+FROM python:3.11-slim
 
 COPY . /src
 RUN pip install --no-cache-dir -c /src/constraints.txt /src \
