@@ -81,8 +81,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f" did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"there is no {kind} {name!r}:{hint} Known: {', '.join(names)}.")
+    hint = f": did you mean {near[0]!r}?" if near else "."
+    return UsageError(f"there is no {kind} {name!r}{hint} Known: {', '.join(names)}.")
 
 
 def require(condition: bool, message: str) -> None:

@@ -124,8 +124,8 @@ def write_figure(figure: Any, path: Path) -> Path:
 
 
 def _rounded(path: re.Match[bytes]) -> bytes:
-    """The coordinates of a path to a hundredth of a point: half the bytes."""
-    return re.sub(rb"(\.\d\d)\d+", rb"\1", path[0])
+    """A path on one line with coordinates to a hundredth of a point: half the bytes."""
+    return re.sub(rb"(\.\d\d)\d+", rb"\1", path[0]).replace(b"\n", b"")
 
 
 def _accuracy_range(curves: Sequence[Curve]) -> tuple[float, float]:
