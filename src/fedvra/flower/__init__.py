@@ -3,7 +3,8 @@
 The server side is :class:`Strategy`, the client side the decorator :func:`client` or, shorter, :func:`client_app`; see
 ``docs/federation.md``. Flower is the extra ``fedvra[flower]``: nothing else of the library needs it.
 
-Imports core, compress, state, policies, samplers, models, data, algorithms, local, problems, engines, runs, callbacks.
+Imports core, compress, privacy, state, policies, samplers, models, data, algorithms, local, problems, engines, runs,
+callbacks.
 """
 
 from __future__ import annotations

@@ -180,3 +180,19 @@ class Ledger:
             return Page(committed, None if pending is None else Entry(**pending), (incarnation, number))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return Page()  # new, wiped or damaged: the tickets will tell
+
+
+class LedgerRows:
+    """One kind of this client's rows: as committed in its ledger, and as they will be staged there."""
+
+    def __init__(self, name: str, rows: Rows, new: Rows) -> None:
+        self._name, self._rows, self._new = name, rows, new
+
+    def old(self, k: int) -> Tensor | None:
+        return self._rows.get(self._name)
+
+    def place(self, k: int) -> Tensor | None:
+        return None
+
+    def stage(self, k: int, row: Tensor) -> None:
+        self._new[self._name] = row

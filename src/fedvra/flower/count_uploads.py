@@ -43,13 +43,15 @@ def count(
 ) -> float:
     """Enter these uploads, by client, into the books: new x0, lam and tickets. They are unchanged if it cannot be done.
 
-    Returns their mean training loss.
+    Returns their mean training loss; NaN where nobody tells.
     """
     cohort, row = _settled(books, experiment, cohort, row, uploads)
     counted = np.array([client in uploads for client in cohort.clients.tolist()])
     part = subset(cohort, counted)
     made = [uploads[client] for client in part.clients.tolist()]
-    loss = mean_over(part, np.array([upload.loss for upload in made]))
+    losses = np.array([upload.loss for upload in made])
+    told = np.isfinite(losses)
+    loss = mean_over(subset(part, told), losses[told]) if told.any() else np.nan
     model, dual = torch.zeros_like(books.x0), torch.zeros_like(books.x0)
     mean = torch.zeros_like(books.x0) if forms_mean(experiment.deployment, row) else None
     aux = None if books.aux is None else torch.zeros_like(books.aux)
@@ -142,8 +144,7 @@ def judge(
     They are looked at as they come and wait in the spool.
     """
     uploads: dict[int, Upload] = {}
-    why = {int(c): "awaits repair" if c in strategy.lost else "is not connected" for c in cohort.clients}
-    why |= {c: "is leaving" for c in why if c in strategy.leaving}
+    why = {int(c): _absence(strategy, int(c)) for c in cohort.clients}
     for client, answer in answers(sent, replies):
         found = _read(strategy, cohort, client, answer, spool)
         if isinstance(found, Upload):
@@ -160,6 +161,15 @@ def judge(
     return uploads, why, outliers
 
 
+def _absence(strategy: Strategy, client: int) -> str:
+    """Why a client was not asked."""
+    if client in strategy.spent:
+        return "has spent its privacy budget"
+    if client in strategy.leaving:
+        return "is leaving"
+    return "awaits repair" if client in strategy.lost else "is not connected"
+
+
 def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str, spool: Spool) -> Upload | str:
     """The upload in an answer, or why there is none."""
     if isinstance(answer, str):
@@ -167,6 +177,9 @@ def _read(strategy: Strategy, cohort: Cohort, client: int, answer: Answer | str,
     if answer.status == Status.LOST:
         strategy.lost.add(client)
         return f"has lost its state and will be repaired: {printable(answer.reason)}"
+    if answer.status == Status.SPENT:
+        strategy.spent.add(client)
+        return f"takes no part any more: {printable(answer.reason)}"
     if answer.status != Status.DONE:
         strategy.leaving |= {client} if answer.leaving else set()
         return f"did not do the work: {printable(answer.reason)}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from fedvra.flower.evaluating import labelled
 from fedvra.flower.exchange import exchange
 from fedvra.flower.private import private_files
 from fedvra.flower.protocol import to_array
+from fedvra.flower.uploads import Upload
 from fedvra.problems.base import Problem, module_of
 from fedvra.runs.files import Record, finite
 
@@ -96,13 +98,15 @@ def as_arrays(problem: Problem, model: Deployed) -> ArrayRecord:
 def note_round(
     strategy: Strategy,
     cohort: Cohort,
-    counted: list[int],
+    uploads: Mapping[int, Upload],
     why: dict[int, str],
     refused: list[int],
     loss: float | None,
 ) -> MetricRecord:
     """Write down what became of a round; the same for Flower."""
-    e = strategy.experiment
+    e, counted = strategy.experiment, sorted(uploads)
+    loss = None if loss is None or math.isnan(loss) else loss
+    epsilon = max((upload.epsilon for upload in uploads.values()), default=0.0)
     picked = chosen(e.algorithm, cohort)
     record = {
         "round": strategy.books.round,
@@ -111,6 +115,7 @@ def note_round(
         "lost": why,
         **({} if e.refuse is None else {"refused": refused}),
         "train_loss": loss,
+        **({"epsilon": epsilon} if epsilon else {}),
         **picked,
     }
     strategy.records.append(record)

@@ -41,6 +41,7 @@ def make_order(strategy: Strategy, errand: Errand, client: int) -> Order:
         batch_size=strategy.experiment.batch_size or 0,
         drop_last=int(strategy.experiment.drop_last),
         frozen=strategy.frozen,
+        privacy="" if strategy.experiment.privacy is None else strategy.experiment.privacy.text(),
         arrays={} if restore is None else {"restore": restore},
     )
 
@@ -69,7 +70,7 @@ def train_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> 
     vectors = model_vectors(strategy, dual=bool(row.sigma), aux=True)
     orders = []
     for k, client in enumerate(cohort.clients.tolist()):
-        if client in strategy.lost | strategy.leaving or client not in strategy.roster.nodes:
+        if client in strategy.lost | strategy.leaving | strategy.spent or client not in strategy.roster.nodes:
             continue
         order = make_order(strategy, Errand.TRAIN, client)
         orders.append(

@@ -29,23 +29,27 @@ from fedvra.compress import parse_compressor
 from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
 from fedvra.core.errors import UsageError, require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser, Torch, parse_local
+from fedvra.core.record_dp import Guard, RecordDP, as_privacy, parse_privacy
 from fedvra.core.step import CompressedMoves, Moves, client_round
 from fedvra.core.threads import one_thread
-from fedvra.data.dataset import Dataset, FederatedData, checked
-from fedvra.flower.client_ledger import Ledger, LostStateError, Rows, StaleMessageError
+from fedvra.data.dataset import Dataset
+from fedvra.flower.client_ledger import Ledger, LedgerRows, LostStateError, Rows, StaleMessageError
 from fedvra.flower.evaluating import own_results
 from fedvra.flower.orphans import end_with_supernode
+from fedvra.flower.own_part import PARTITION as PARTITION
+from fedvra.flower.own_part import client_number, own_part
+from fedvra.flower.privacy_book import BudgetSpentError, PrivacyBook
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand, Order, Status, pack, to_array, unpack_order
 from fedvra.flower.wire import received
 from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.own_loop import LocalWork, own_steps
 from fedvra.local.protocol import Solver, SolverSettings, start_of_y
-from fedvra.problems.base import Problem, frozen_of, keeps_statistics_local, statistics_of, y_width_of
+from fedvra.problems.base import Problem, frozen_of, keeps_statistics_local, require_records, statistics_of, y_width_of
 from fedvra.state.frozen import keep_frozen, require_frozen
 
-PARTITION, FOLDER, KEY_FILE, LEAVE = "partition-id", "fedvra-folder", "fedvra-key-file", "fedvra-leave"
-"""Keys of a SuperNode's --node-config: its client's number, ledger and secret that seals it, and whether it leaves for good."""
+FOLDER, KEY_FILE, LEAVE = "fedvra-folder", "fedvra-key-file", "fedvra-leave"
+"""Keys of a SuperNode's --node-config: its client's ledger and the secret that seals it, and whether it leaves for good."""
 
 Steps = Callable[[LocalWork], Tensor]
 Handler = Callable[[Message, Context], Message]
@@ -58,6 +62,7 @@ def client(
     solver: SolverSettings | None = None,
     local: Torch | None = None,
     metrics: Metrics | None = None,
+    privacy: RecordDP | None = None,
 ) -> Callable[[Steps], Handler]:
     """Make a ClientApp's train function out of one that does the local steps.
 
@@ -68,6 +73,7 @@ def client(
         solver: how steps are computed; the batch size is the server's.
         local: the server names the optimiser; one that a function makes, ``fv.Torch(...)``, each client must have itself.
         metrics: figures of its own test data for the server's ``evaluate_every``, as for :func:`fedvra.simulate`.
+        privacy: ``fv.RecordDP(...)``, this node's own rule, whatever the server's; None takes the server's where it has one.
     """
 
     def decorate(steps: Steps) -> Handler:
@@ -75,7 +81,7 @@ def client(
         def handle(message: Message, context: Context) -> Message:
             end_with_supernode()
             order = unpack_order(message.content)
-            node = _Node(order, context, problem, data, solver or SolverSettings(), steps, local, metrics)
+            node = _Node(order, context, problem, data, solver or SolverSettings(), steps, local, metrics, privacy)
             return Message(pack(node.answer()), reply_to=message)
 
         return handle
@@ -90,10 +96,12 @@ def client_app(
     solver: SolverSettings | None = None,
     local: Torch | None = None,
     metrics: Metrics | None = None,
+    privacy: RecordDP | None = None,
 ) -> ClientApp:
     """A whole ClientApp that takes the library's own local steps."""
     app = ClientApp()
-    app.train()(client(problem=problem, data=data, solver=solver, local=local, metrics=metrics)(LocalWork.solve))
+    made = client(problem=problem, data=data, solver=solver, local=local, metrics=metrics, privacy=privacy)
+    app.train()(made(LocalWork.solve))
     return app
 
 
@@ -110,16 +118,19 @@ class _Node:
         steps: Steps,
         local: Torch | None = None,
         metrics: Metrics | None = None,
+        privacy: RecordDP | None = None,
     ) -> None:
         self.order, self.context, self.steps, self.local = order, context, steps, local
         self.metrics = check_metrics({} if metrics is None else metrics)
-        self.client = _client_number(context, order.total)
+        self.client = client_number(context, order.total)
         self.leaving = int(bool(context.node_config.get(LEAVE)))
         self._problem, self._data = problem, data
         self.settings = settings.of_run(order.batch_size or None, bool(order.drop_last), order.seed)
-        root = Path(str(context.node_config.get(FOLDER) or Path.home() / ".fedvra" / "ledger"))
+        root = Path(str(context.node_config.get(FOLDER) or Path.home() / ".fedvra" / "ledger")).expanduser()
         key = read_key(str(context.node_config.get(KEY_FILE) or ""))
-        self.ledger = Ledger.of(root.expanduser(), order.experiment, self.client, key)
+        self.ledger = Ledger.of(root, order.experiment, self.client, key)
+        self.rule = as_privacy(privacy) or (parse_privacy(order.privacy) if order.privacy else None)
+        self.book = PrivacyBook(root, self.client, key)
 
     @functools.cached_property
     def problem(self) -> Problem:
@@ -149,6 +160,8 @@ class _Node:
         order = self.order
         if order.errand != Errand.HELLO and order.client != self.client:
             return self._say(Status.REFUSED, f"the message is for client {order.client}, this is client {self.client}.")
+        if self.rule is not None and order.errand in (Errand.LOSS, Errand.EVALUATE):
+            return self._say(Status.REFUSED, "what its data come to without noise is not told (privacy).")
         try:
             match order.errand:
                 case Errand.HELLO:
@@ -161,6 +174,8 @@ class _Node:
                     with self.ledger.alone():
                         self._settle()
                         return self._report() if order.errand == Errand.REPORT else self._train()
+        except BudgetSpentError as error:
+            return self._say(Status.SPENT, str(error))
         except LostStateError as error:
             return self._say(Status.LOST, str(error))
         except StaleMessageError as error:
@@ -174,10 +189,24 @@ class _Node:
         page = self.ledger.page
         return self._say(
             Status.DONE,
-            samples=int(self.problem.samples(self.data)[self.client]),
+            samples=self._samples(),
             committed=page.committed.ticket,
             pending=page.pending.ticket if page.pending else "",
         )
+
+    def _samples(self) -> int:
+        """n_i as others are told."""
+        held = int(self.problem.samples(self.data)[self.client])
+        return held if self.rule is None else self.book.told(self.rule, held)
+
+    def _guard(self) -> tuple[Guard | None, float]:
+        """How gradients are made private, paid for in advance, and what epsilon has come to with that."""
+        order = self.order
+        if self.rule is None:
+            return None, 0.0
+        require(order.local != "loop", "privacy: a training loop of one's own sees records as they are.")
+        require_records(self.problem, self.data, self.settings)
+        return self.book.guard(self.rule, self._samples(), order.batch_size or None, order.steps)
 
     def _loss(self) -> Answer:
         with closing(self.problem.solver(self.data, self.settings)) as solver:
@@ -208,12 +237,13 @@ class _Node:
         gamma, alpha = np.array([order.gamma]), np.array([order.alpha])
         rate = np.array([order.rate]) if order.rate and order.local == "loop" else None
         orders = Orders(block, gamma, alpha, order.sigma, self.problem.decay, local=self._optimiser(), rate=rate)
-        orders = replace(orders, compress=parse_compressor(order.compress) if order.compress else None)
+        guard, spent = self._guard()
+        orders = replace(orders, compress=parse_compressor(order.compress) if order.compress else None, guard=guard)
         kept = Kept(
-            duals=_LedgerRows("lam", rows, new) if order.alpha or order.sigma or "lam" in rows else None,
-            aux=_LedgerRows("aux", rows, new) if keeps_statistics_local(self.problem) else None,
-            y=_LedgerRows("y", rows, new) if y_width_of(self.problem, self.data) else None,
-            residuals=_LedgerRows("residual", rows, new) if order.residual else None,
+            duals=LedgerRows("lam", rows, new) if order.alpha or order.sigma or "lam" in rows else None,
+            aux=LedgerRows("aux", rows, new) if keeps_statistics_local(self.problem) else None,
+            y=LedgerRows("y", rows, new) if y_width_of(self.problem, self.data) else None,
+            residuals=LedgerRows("residual", rows, new) if order.residual else None,
         )
         with one_thread():
             solver = self.problem.solver(self.data, self.settings)
@@ -224,8 +254,9 @@ class _Node:
         arrays = {"move": to_array(moves.message(0) if isinstance(moves, CompressedMoves) else moves.sent(0))}
         if private.aux is not None:
             arrays["aux"] = to_array(private.aux[0])
-        loss, samples = float(moves.losses[0]), int(self.problem.samples(self.data)[self.client])
-        answer = self._say(Status.DONE, ticket=self.ledger.stage(new), loss=loss, samples=samples, arrays=arrays)
+        told: dict[str, Any] = {"loss": float(moves.losses[0])} if guard is None else {"silent": 1, "epsilon": spent}
+        ticket, samples = self.ledger.stage(new), self._samples()
+        answer = self._say(Status.DONE, ticket=ticket, samples=samples, arrays=arrays, **told)
         if moves.done is None:
             return answer
         return replace(answer, steps=int(moves.done.steps[0]), carried=float(np.nan_to_num(moves.done.carried[0])))
@@ -264,37 +295,3 @@ class _Node:
     def _statistics(self) -> Tensor | None:
         data = self.data  # looked at first: what training changes is found with data
         return None if data is None else statistics_of(self.problem, self.order.seed)
-
-
-class _LedgerRows:
-    """One kind of this client's rows: as committed in its ledger, and as they will be staged there."""
-
-    def __init__(self, name: str, rows: Rows, new: Rows) -> None:
-        self._name, self._rows, self._new = name, rows, new
-
-    def old(self, k: int) -> Tensor | None:
-        return self._rows.get(self._name)
-
-    def place(self, k: int) -> Tensor | None:
-        return None
-
-    def stage(self, k: int, row: Tensor) -> None:
-        self._new[self._name] = row
-
-
-def own_part(dataset: Dataset, client: int, total: int) -> FederatedData:
-    """A node's data as the part of one client among N: the others' parts are empty here, for they are elsewhere."""
-    dataset = checked(dataset)
-    offsets = np.zeros(total + 1, dtype=np.int64)
-    offsets[client + 1 :] = len(dataset)
-    return FederatedData(dataset, offsets, np.arange(len(dataset), dtype=np.int64))
-
-
-def _client_number(context: Context, total: int) -> int:
-    number = context.node_config.get(PARTITION)
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < total:
-        raise UsageError(
-            f"the SuperNode must say which client it is, with --node-config '{PARTITION}=I' and I one of 0 to {total - 1}; "
-            f"got {number!r}."
-        )
-    return number

@@ -50,6 +50,8 @@ class Status(StrEnum):
     """The ticket is unknown here: the client's state has to be restored first."""
     STALE = "stale"
     """The message is older than one already answered."""
+    SPENT = "spent"
+    """The client's privacy budget does not allow for it."""
     REFUSED = "refused"
     """It was meant for somebody else, or does not fit."""
 
@@ -95,6 +97,8 @@ class Order:
     """1: what that leaves out is kept by the client and added to its next move, for there is no dual to take it up."""
     compress_down: str = ""
     """What was done to x0 and lam, which then are bytes; "": nothing."""
+    privacy: str = ""
+    """What is to be done to the gradients of records, as the command line writes it; "": what the client itself wants."""
     metrics: str = ""
     """Which figures are wanted besides accuracy and loss, by name, separated by commas."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
@@ -117,6 +121,10 @@ class Answer:
     pending: str = ""
     ticket: str = ""
     loss: float = 0.0
+    silent: int = 0
+    """1: the loss is not told."""
+    epsilon: float = 0.0
+    """What the client's privacy has come to, where it keeps books of it."""
     steps: int = 0
     """Q_i, as a loop of the client's own came to."""
     carried: float = 0.0

@@ -1,4 +1,7 @@
-"""The server side: any algorithm of this library as a Flower strategy whose state survives whatever a federation does."""
+"""The server side: any algorithm of this library as a Flower strategy whose state survives whatever a federation does.
+
+Longer than other files: a third of it is the list of options.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from fedvra.core.deploy import Deploy, parse_deploy
 from fedvra.core.errors import require
 from fedvra.core.members import Members
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
+from fedvra.core.record_dp import RecordDP, as_privacy
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment, Plan
 from fedvra.flower.count_uploads import count, judge
@@ -66,6 +70,7 @@ class Strategy(FlowerStrategy):
         local: what takes the clients' steps, as in ``simulate``; ``fv.Torch(...)`` must be given to the clients as well.
         refuse: which of a round's uploads are not counted, e.g. ``fv.MedianNorm(3)`` or ``fv.MultiKrum(2)``; None: all are.
         compress, compress_down: what is done to uploads and downloads, as in ``simulate``.
+        privacy: what clients do to the gradients of records, as in ``simulate``; one with a rule of its own goes by that.
         max_samples: refuse clients that say they hold more; with weights="samples" it is what they may claim.
         audit_every: compare lam with the clients' duals every so many rounds; 0 never.
         bind_keys: a client number belongs to the key of the node that claimed it first. False where SuperNodes are not
@@ -102,6 +107,7 @@ class Strategy(FlowerStrategy):
         refuse: Refusal | None = None,
         compress: Compressor | str | None = None,
         compress_down: Compressor | str | None = None,
+        privacy: RecordDP | str | None = None,
         max_samples: int = 10**9,
         audit_every: int = 25,
         bind_keys: bool = True,
@@ -134,6 +140,7 @@ class Strategy(FlowerStrategy):
             compress=as_compressor(compress),
             compress_down=as_download(compress_down),
             deploy=None if deploy is None else parse_deploy(deploy),
+            privacy=as_privacy(privacy),
         )
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
@@ -155,8 +162,8 @@ class Strategy(FlowerStrategy):
         self.lost: set[int] = set()  # clients whose state is lost and not yet restored; they sit out
         self.leaving: set[int] = set()  # clients that are to leave for good; they sit out too
         self.said: dict[int, int] = {}  # how many samples each client said last that it holds
-        self.timeout = 3600.0
-        self.number = 0  # of the order sent last
+        self.spent: set[int] = set()  # clients who said that their privacy budget is; they are not asked again
+        self.timeout, self.number = 3600.0, 0  # the latter of the order sent last
         self._sent: list[tuple[Message, int]] = []
         self._cohort: Cohort | None = None
         self._row: rule.Coefficients | None = None
@@ -258,7 +265,7 @@ class Strategy(FlowerStrategy):
         books.counts[cohort.clients] += 1
         books.round += 1
         self.save()
-        return self.arrays(), note_round(self, cohort, sorted(uploads), why, refused, loss)
+        return self.arrays(), note_round(self, cohort, uploads, why, refused, loss)
 
     # -- parts ------------------------------------------------------------------------------------------------------------
 

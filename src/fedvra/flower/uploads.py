@@ -38,6 +38,7 @@ class Upload:
 
     ticket: str
     loss: float
+    """NaN where it is not told."""
     move: Stored
     """D_i = x_i - x0 [P]."""
     aux: Stored | None
@@ -45,6 +46,8 @@ class Upload:
     steps: int = 0
     carried: float = 0.0
     """What a loop of the client's own did; see ``Answer``."""
+    epsilon: float = 0.0
+    """What the client says that its privacy has come to."""
 
 
 def check_work(upload: Upload, steps: int, carried: float) -> None:
@@ -76,15 +79,18 @@ def checked_upload(
         raise RefusedUploadError("it carries no ticket")
     if not math.isfinite(answer.loss) or abs(answer.loss) > MAX_LOSS:
         raise RefusedUploadError(f"its training loss is {answer.loss}")
+    if not answer.epsilon >= 0:
+        raise RefusedUploadError(f"its epsilon is {answer.epsilon}")
     move = checked_vector(answer.arrays.get("move"), x0, "the move", max_norm, compress)
     buffers = None if aux is None else checked_vector(answer.arrays.get("aux"), aux, "the buffers")
     return Upload(
         ticket=answer.ticket,
-        loss=answer.loss,
+        loss=math.nan if answer.silent else answer.loss,
         move=spool.add(move),
         aux=None if buffers is None else spool.add(buffers),
         steps=answer.steps,
         carried=answer.carried,
+        epsilon=answer.epsilon,
     )
 
 

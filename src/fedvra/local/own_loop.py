@@ -242,6 +242,10 @@ def own_steps(
         private.y is None or tally.solved,
         "the problem has a second block y_i, whose steps a loop of one's own leaves out: return work.solve().",
     )
+    require(
+        terms.orders.guard is None or tally.solved,
+        "privacy: a training loop of one's own sees records as they are: return work.solve().",
+    )
     with torch.no_grad():
         done = work._finish()
         if not tally.losses and tally.hook is not None:
