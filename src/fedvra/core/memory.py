@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import torch
+
 
 def available_memory() -> int:
     """Bytes: MemAvailable, or a container's limit where that is less; all there is where neither can be read.
@@ -21,3 +23,9 @@ def available_memory() -> int:
     with suppress(OSError, ValueError):  # "max" where there is no limit
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(found, default=8 << 30)
+
+
+def available_on(device: torch.device) -> int:
+    """Bytes that an accelerator has free now."""
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    return int(free)

@@ -57,10 +57,10 @@ class Shares:
 class Moves(ABC):
     """The result of a block's local steps; a solver's own memory, good until its next call."""
 
-    def __init__(self, terms: BlockTerms, losses: Floats) -> None:
+    def __init__(self, terms: BlockTerms, losses: Tensor) -> None:
         self.terms = terms
         self.losses = losses
-        """Each client's mean training loss."""
+        """Each client's mean training loss [M]; where it was computed, since reading it from an accelerator means to wait."""
         self.done: Done | None = None
         """What the clients did, where a loop of their own decided on it."""
 
@@ -83,7 +83,7 @@ class Moves(ABC):
 class WholeMoves(Moves):
     """Moves that were written down, one row per client."""
 
-    def __init__(self, terms: BlockTerms, delta_MP: Tensor, losses: Floats) -> None:
+    def __init__(self, terms: BlockTerms, delta_MP: Tensor, losses: Tensor) -> None:
         super().__init__(terms, losses)
         self.delta = delta_MP
 

@@ -16,7 +16,7 @@ from fedvra.core.step import Sums, forms_mean
 from fedvra.engines.experiment import Experiment, subset
 from fedvra.engines.pool import Engine
 from fedvra.engines.singles import judge, one_by_one
-from fedvra.engines.worker import Board, LocalTask, Worked, count_parts
+from fedvra.engines.worker import MAX_PARTS, Board, LocalTask, Worked, count_parts
 from fedvra.local.protocol import Solver, StepPath
 from fedvra.policies.refusals import Mask
 from fedvra.state.client_state import Staged
@@ -57,6 +57,7 @@ class CohortWork:
         singly = refuse is not None or loops
         pieces = len(cohort) if singly else count_parts(len(cohort), self.solver.width(cohort.steps))
         parts = np.array_split(order, pieces)
+        self.board.make_room(min(len(parts), MAX_PARTS))
         ratio = _common_ratio(row.alpha, row.w) if staged.anchors is None else None
         mean = forms_mean(deploy, row, staged.anchors is not None)
         tasks = [
@@ -83,10 +84,8 @@ class CohortWork:
             summed = 1
         else:
             worked, counted, summed = self.engine.map(tasks), arrived, len(parts)
-        losses = np.empty(len(cohort))
-        for part, found_there in zip(parts, worked, strict=True):
-            losses[part] = found_there.losses
-        self.losses = losses
+        losses = self.losses = np.empty(len(cohort))
+        losses[order] = Worked.together(worked).read()
         if not counted.any():
             return None, counted, cohort, row
         sums = self._sums(summed, ratio, mean, mean_over(subset(cohort, counted), losses[counted]))

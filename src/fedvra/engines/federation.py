@@ -87,12 +87,12 @@ class Federation:
         )
         workers = resolve_workers(workers if cluster is None else 1, device)
         budget = MemoryBudget.half_of_what_is_free() if memory_limit is None else MemoryBudget(memory_limit)
-        folder = None if state_folder is None else Path(state_folder)
+        near, folder = MemoryBudget.near(device), None if state_folder is None else Path(state_folder)
 
         def store(kind: int, width: int, dtype: torch.dtype) -> RowBooks:
             if cluster is not None:
                 return cluster.store(kind, width, dtype)
-            return ClientStore(width, dtype, budget, folder, self.total, device, shared=workers > 1)
+            return ClientStore(width, dtype, budget, folder, self.total, device, workers > 1, near)
 
         self.clients = ClientState(
             duals=store(0, len(x0), state_dtype or x0.dtype),

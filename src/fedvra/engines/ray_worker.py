@@ -17,7 +17,7 @@ from torch import Tensor
 from fedvra.core.cohort import Ints
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.parcel import Parcel, as_array, as_tensor
-from fedvra.engines.worker import LocalTask, Places, Task, Vectors, Worker
+from fedvra.engines.worker import LocalTask, Places, Task, Vectors, Worked, Worker
 from fedvra.local.protocol import SolverSettings
 from fedvra.state.client_state import Readers
 from fedvra.state.client_store import ClientStore, MemoryBudget
@@ -193,6 +193,8 @@ class RayWorker:
             held.lend(rows.slots, (as_tensor(row, held.dtype) for row in rows.content))
         try:
             result = self._worker.do(task)
+            if isinstance(result, Worked):
+                result = Worked(result.read(), result.done)
         except Exception as error:  # handed to the server, which raises it
             return Answer(error)
         finally:

@@ -93,7 +93,8 @@ Task = LocalTask | EvaluateTask | LossesTask | LookTask
 class Worked(NamedTuple):
     """The results of a part's clients."""
 
-    losses: Floats
+    losses: Floats | Tensor
+    """A tensor while they are on an accelerator: to read it is to wait, so a cohort's are read together."""
     done: Done | None = None
     """What they did, where a loop of their own decided on it."""
 
@@ -102,7 +103,13 @@ class Worked(NamedTuple):
         """Those of several parts, one after the other."""
         done = [part.done for part in parts if part.done is not None]
         whole = Done(*(np.concatenate(each) for each in zip(*done, strict=True))) if done else None
-        return cls(np.concatenate([part.losses for part in parts]), whole)
+        there = [part.losses for part in parts if isinstance(part.losses, Tensor)]
+        here = [part.losses for part in parts if not isinstance(part.losses, Tensor)]
+        return cls(torch.cat(there) if there else np.concatenate(here), whole)
+
+    def read(self) -> Floats:
+        """The losses, brought to the host if need be."""
+        return self.losses.cpu().numpy() if isinstance(self.losses, Tensor) else self.losses
 
 
 class Places(NamedTuple):
@@ -142,13 +149,23 @@ class Board(Vectors):
         self.x0 = room(width)
         self.lam = room(width)
         self.aux = room(aux_width) if aux_width else None
-        self.sums = room(MAX_PARTS, 2, width)
-        self.aux_sums = room(MAX_PARTS, aux_width) if aux_width else None
-        # Apart from the others, which must lie where they lie without it: products depend on how memory is aligned.
-        self.mean_sums = room(MAX_PARTS, width) if mean else None
+        self._room, self._widths, self._mean = room, (width, aux_width), mean
+        self._take(MAX_PARTS if device.type == "cpu" else 1)
         self.shown = 0
         """How often there was something new to broadcast."""
         self._last: tuple[Tensor | None, ...] = ()
+
+    def _take(self, parts: int) -> None:
+        width, aux_width = self._widths
+        self.sums = self._room(parts, 2, width)
+        self.aux_sums = self._room(parts, aux_width) if aux_width else None
+        # Apart from the others, which must lie where they lie without it: products depend on how memory is aligned.
+        self.mean_sums = self._room(parts, width) if self._mean else None
+
+    def make_room(self, parts: int) -> None:
+        """Places for so many parts. Shared memory has all of them, and takes pages for those in use alone."""
+        if parts > len(self.sums):
+            self._take(parts)
 
     def part(self, k: int) -> Places:
         aux, mean = (None if each is None else each[k] for each in (self.aux_sums, self.mean_sums))
@@ -229,7 +246,7 @@ class Worker:
         private = kept.start(board.aux, start_of_y(self.solver), orders.block.clients)
         sent = Broadcast(board.x0, board.lam, board.aux)
         moves = client_round(self.solve, sent, orders, kept, private, shares)
-        return Worked(moves.losses, moves.done)
+        return Worked(moves.losses.numpy() if moves.losses.is_cpu else moves.losses, moves.done)
 
 
 def local_steps(experiment: Experiment, solver: Solver) -> tuple[LocalOptimiser, Solve]:

@@ -109,7 +109,7 @@ def _repeat(
     block = Block(cohort.round, experiment.seed, cohort.clients[one], cohort.steps[one], cohort.eta[one])
     orders = Orders(block, row.gamma[one], row.alpha[one], row.sigma, experiment.problem.decay)
     private = Private(None if upload.aux is None else upload.aux.read().unsqueeze(0))
-    losses = np.array([upload.loss])
+    losses = torch.tensor([upload.loss], dtype=torch.float64)
     client_round(
         lambda terms, private, block: WholeMoves(terms, upload.move.read().unsqueeze(0), losses),
         sent,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedvra.core import rule
 from fedvra.core.block import Block
-from fedvra.core.cohort import Floats, Ints
+from fedvra.core.cohort import Ints
 from fedvra.core.optimisers import SGD, LocalOptimiser
 from fedvra.local.programs import Programs, place_block
 from fedvra.local.replay import check_block
@@ -25,7 +25,7 @@ def solve_block(
     block: Block,
     schedules: list[list[Ints]],
     local: LocalOptimiser,
-) -> Floats:
+) -> Tensor:
     """Every client's steps, in step; the row of one that has done its Q_i is copied out, and what follows is not looked at.
 
     The moves are left in the programs' buffer; returns the mean training losses.
@@ -46,6 +46,7 @@ def solve_block(
         motion = begin_block(local, terms, steps.tolist(), x, u, constants)
         (rho, c), eta = motion.gather, -1.0
     total = torch.zeros(len(steps), dtype=torch.float64, device=feed.device)
+    working = torch.from_numpy(steps > np.arange(steps.max())[:, None]).to(feed.device)
     coming = feed.ahead(lambda t: programs.block_batch(schedules, t, generators), range(len(ready)))
     for t, program in enumerate(ready):
         place_block(program, next(coming))
@@ -54,10 +55,10 @@ def solve_block(
         program.run(rho, eta, c)
         if motion is not None:
             motion.step()
-        total += program.loss * torch.from_numpy(steps > t).to(feed.device)
+        total += program.loss * working[t]
         for k in np.flatnonzero(steps == t + 1).tolist():
             torch.sub(x[k], terms[k].anchor, out=delta[k])
-    return np.asarray(total.cpu().numpy() / steps)
+    return total / torch.from_numpy(steps).to(feed.device)
 
 
 def _coefficients(programs: Programs, terms: Sequence[rule.Terms], block: Block) -> Columns:

@@ -52,7 +52,7 @@ class FirstMoves(Moves):
     """Moves of one step each, as factors of the gradients."""
 
     def __init__(self, terms: BlockTerms, first: FirstStep) -> None:
-        super().__init__(terms, np.asarray(first.loss.double().cpu().numpy()))
+        super().__init__(terms, first.loss.to(torch.float64, copy=True))
         self.first, self.eta, self.decay = first, float(terms.orders.block.eta[0]), terms.orders.decay
 
     def move(self, k: int) -> Tensor:

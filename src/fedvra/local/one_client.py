@@ -32,7 +32,7 @@ class OneClient:
         delta: Tensor,
         aux_K: Tensor | None,
         local: LocalOptimiser,
-    ) -> float:
+    ) -> Tensor:
         """One client's steps, each a replay; a single step goes straight from the anchor to the move."""
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
@@ -52,7 +52,7 @@ class OneClient:
             if out.data_ptr() != delta.data_ptr():
                 delta.copy_(out)
             self._keep_aux(aux_K)
-            return float(single.loss)
+            return single.loss.to(torch.float64, copy=True)
         apart = not local.plain
         programs = [self.programs.get(len(rows), 1, apart=apart) for rows in schedule]  # tracing uses x: not later
         x = self.programs.buffer(1)[0][0]
@@ -88,7 +88,7 @@ class OneClient:
             total += program.loss
         torch.sub(x, terms.anchor, out=delta)
         self._keep_aux(aux_K)
-        return float(total) / len(schedule)
+        return total / len(schedule)
 
     def _begin(
         self, terms: rule.Terms, steps: int, x: Tensor, local: LocalOptimiser
@@ -121,7 +121,7 @@ class OneClient:
         delta: Tensor,
         aux_K: Tensor | None,
         local: LocalOptimiser,
-    ) -> float:
+    ) -> Tensor:
         """One client's steps by autograd: right for every module."""
         (client,), (eta,) = block.clients.tolist(), block.eta.tolist()
         rng = self.feed.augmentation(block, client)
@@ -135,12 +135,14 @@ class OneClient:
             self.subject.restart(noise_key(block.seed, block.round, client))
             source = Epoch.of(self.feed, schedule, rng)
         coming = self.feed.batches(schedule, rng) if source is None else map(source.batch, range(len(schedule)))
-        losses = [self._autograd_step(x, batch, eta, step, motion) for batch in coming]
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for batch in coming:
+            total += self._autograd_step(x, batch, eta, step, motion)
         with torch.no_grad():
             self.subject.finish(x, aux)
             torch.sub(x, terms.anchor, out=delta)
             self._keep_aux(aux_K)
-        return float(sum(torch.stack(losses).tolist())) / len(schedule)
+        return total / len(schedule)
 
     def _autograd_step(
         self, x: Tensor, batch: Batch, eta: float, step: rule.AffineStep, motion: Motion | None

@@ -250,7 +250,8 @@ def own_steps(
         done = work._finish()
         if not tally.losses and tally.hook is not None:
             tally.losses[:] = solver.losses(one.anchor, block.clients).tolist()
-    moves = WholeMoves(terms, move.detach().clone().unsqueeze(0), np.array([np.mean(tally.losses or [0.0])]))
+    loss = torch.tensor([np.mean(tally.losses or [0.0])], dtype=torch.float64)
+    moves = WholeMoves(terms, move.detach().clone().unsqueeze(0), loss)
     if counted:
         moves.done = done or Done(block.steps, block.eta * block.steps)
     elif done is not None:

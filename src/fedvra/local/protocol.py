@@ -261,7 +261,7 @@ class LocalSolver(Solver):
         losses = [self.run(r[1], private.row(k), block.row(k), step(*r)) for k, r in enumerate(rows)]
         for row, anchor in zip(x, terms.anchors, strict=True):
             row.sub_(anchor)
-        return WholeMoves(terms, x, np.concatenate(losses))
+        return WholeMoves(terms, x, torch.from_numpy(np.concatenate(losses)))
 
     @abstractmethod
     def run(self, x_MP: Tensor, private: Private, block: Block, step: AffineStep | Stepping) -> Floats:

@@ -169,7 +169,7 @@ class SupervisedSolver(Solver, HasTestData, HasOutputs):
         if together:
             with torch.no_grad(), _leaving("block"):
                 return WholeMoves(terms, delta, solve_block(self.programs, terms.make(), block, schedules, local))
-        losses = np.empty(len(terms))
+        losses = torch.empty(len(terms), dtype=torch.float64, device=self.device)
         for k, (one, schedule) in enumerate(zip(terms.make(), schedules, strict=True)):
             aux = None if private.aux is None else private.aux[k]
             if path == "eager":

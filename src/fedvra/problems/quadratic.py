@@ -64,6 +64,7 @@ class Quadratic(Problem[None], HasOracle[None]):
 
     def check(self, data: None, settings: SolverSettings) -> None:
         require(data is None, "Quadratic carries its own costs: leave data out.")
+        require(settings.device == "cpu", "Quadratic computes on the CPU: leave device out.")
 
     def solver(self, data: None, settings: SolverSettings) -> Solver:
         return _QuadraticSolver(self)

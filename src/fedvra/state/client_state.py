@@ -48,7 +48,7 @@ class SlotRows:
 
     def old(self, k: int) -> Tensor | None:
         slot = self._read[k]
-        return None if slot < 0 else self._reader.load(slot).to(self._like)
+        return None if slot < 0 else self._reader.load(slot).to(self._like, non_blocking=True)
 
     def place(self, k: int) -> Tensor | None:
         if self._reader.dtype != self._like.dtype:

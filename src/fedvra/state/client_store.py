@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedvra.core.errors import require
-from fedvra.core.memory import available_memory
+from fedvra.core.memory import available_memory, available_on
 from fedvra.state.row_books import RowBooks
 from fedvra.state.segments import CPU, create_segment
 from fedvra.state.shared_rows import SEGMENT_BYTES, SEGMENT_ROWS, AddressBook, RowReader, allow_open_files
@@ -39,6 +39,11 @@ class MemoryBudget:
         """The default: half of the memory that the machine, or the container we are in, has available now."""
         return cls(available_memory() // 2)
 
+    @classmethod
+    def near(cls, device: torch.device) -> MemoryBudget:
+        """Half of what an accelerator has free now; nothing where the device is the processor itself."""
+        return cls(0 if device.type == "cpu" else available_on(device) // 2)
+
     def take(self, nbytes: int) -> bool:
         """Whether there is room for so many bytes more, which are then taken."""
         fits = self.limit is None or self.taken + nbytes <= self.limit
@@ -54,7 +59,8 @@ class ClientStore(RowBooks, RowReader):
         dtype: of the rows. bfloat16 halves the memory; lam then drifts from sum omega_i*lam_i by the rounding.
         budget: how much of this and other stores is kept in memory; segments beyond it are files in ``folder``.
         clients: how many there may be; few clients get small segments, so that little memory is taken in advance.
-        device: whose memory.
+        device: whose memory comes first, half of what it has free now; what does not fit there waits in the host's.
+        near: the budget of that memory, where several stores share it.
         shared: whether other processes are to see the rows; that needs Linux.
     """
 
@@ -67,6 +73,7 @@ class ClientStore(RowBooks, RowReader):
         clients: int = SEGMENT_ROWS * 8,
         device: torch.device = CPU,
         shared: bool = True,
+        near: MemoryBudget | None = None,
     ) -> None:
         row_bytes = max(1, width * dtype.itemsize)
         RowBooks.__init__(self)
@@ -74,6 +81,7 @@ class ClientStore(RowBooks, RowReader):
         self.budget = budget or MemoryBudget(None)
         self.folder = folder
         self.device, self.shared = device, shared
+        self.near = near or MemoryBudget.near(device)
         self._free: list[int] = []
         self._next = 0
         self._book = AddressBook.of([])
@@ -108,9 +116,12 @@ class ClientStore(RowBooks, RowReader):
 
     def _grow(self) -> None:
         nbytes = self.rows_per_segment * self.shape.stride
-        folder = None if self.budget.take(nbytes) else self.folder or Path(tempfile.gettempdir())
+        near = self.near.take(nbytes)
+        folder = None if near or self.budget.take(nbytes) else self.folder or Path(tempfile.gettempdir())
         allow_open_files(2 * len(self.segments) + 256)
-        self.segments.append(create_segment(self.rows_per_segment, self.shape, folder, self.device, self.shared))
+        device = self.device if near else CPU
+        pinned = device != self.device  # for copies to and from the device that nobody waits for
+        self.segments.append(create_segment(self.rows_per_segment, self.shape, folder, device, self.shared, pinned))
 
 
 def at_home(store: RowBooks) -> RowBooks:

@@ -21,7 +21,7 @@ import weakref
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -97,12 +97,13 @@ class Segment(ABC):
 
 
 class OwnMemory(Segment):
-    """Rows in memory, perhaps an accelerator's, that this process has to itself."""
+    """Rows in memory that this process has to itself; perhaps an accelerator's, or ``pinned``, which it reads by itself."""
 
-    def __init__(self, address: SegmentAddress, shape: RowShape, device: torch.device) -> None:
+    def __init__(self, address: SegmentAddress, shape: RowShape, device: torch.device, pinned: bool = False) -> None:
         super().__init__(address, None, shape)
-        room = torch.zeros(address.nbytes, dtype=torch.uint8, device=device) if device != CPU else _huge(address.nbytes)
-        self.rows = shape.view(room)
+        zeros = partial(torch.zeros, address.nbytes, dtype=torch.uint8)
+        own = zeros(pin_memory=True) if pinned else zeros(device=device) if device != CPU else _huge(address.nbytes)
+        self.rows = shape.view(own)
 
     def load(self, row: int) -> Tensor:
         return self.rows[row]
@@ -110,7 +111,7 @@ class OwnMemory(Segment):
     def save(self, row: int, values: Tensor) -> None:
         target = self.rows[row]
         if target.data_ptr() != values.data_ptr():
-            target.copy_(values)
+            target.copy_(values, non_blocking=True)  # from an accelerator: it is there before the round's losses are
 
     def place(self, row: int) -> Tensor | None:
         return self.rows[row]
@@ -203,12 +204,17 @@ def _write(fd: int, view: memoryview, start: int) -> None:
 
 
 def create_segment(
-    count: int, shape: RowShape, folder: Path | None, device: torch.device = CPU, shared: bool = True
+    count: int,
+    shape: RowShape,
+    folder: Path | None,
+    device: torch.device = CPU,
+    shared: bool = True,
+    pinned: bool = False,
 ) -> Segment:
     """So many new rows: in memory (that of ``device``) or in ``folder``, seen by other processes where they are ``shared``."""
     nbytes = count * shape.stride
-    if folder is None and (device.type != "cpu" or not shared):
-        return OwnMemory(SegmentAddress(os.getpid(), -1, nbytes, on_disk=False), shape, device)
+    if folder is None and (device.type != "cpu" or pinned or not shared):
+        return OwnMemory(SegmentAddress(os.getpid(), -1, nbytes, on_disk=False), shape, device, pinned)
     file: io.FileIO | None = None
     try:
         file = _shared_memory() if folder is None else _unnamed_file(folder)
