@@ -51,6 +51,10 @@ def test_every_algorithm_path_and_kind_of_run_has_the_numbers_of_the_cpu(report:
     assert not left, "the device takes the paths that the CPU takes"
 
 
+def test_the_doctor_finds_it_well(report: dict[str, Any]) -> None:
+    assert report["doctor"] == [True] * 3
+
+
 def test_the_device_refuses_to_mix(report: dict[str, Any]) -> None:
     """Or the test above would show little."""
     assert "same device" in report["mixing"]

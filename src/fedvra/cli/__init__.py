@@ -35,6 +35,7 @@ VERBS = (
     "algorithms",
     "data",
     "bench",
+    "doctor",
     "federation",
     "privacy",
 )

@@ -24,6 +24,7 @@ torch.cuda.manual_seed_all = torch.cuda.manual_seed = lambda seed: None
 
 import fedvra as fv  # noqa: E402
 from fedvra.algorithms.base import REGISTRY  # noqa: E402
+from fedvra.bench.doctor import compare  # noqa: E402
 
 PATHS = ("eager", "traced", "block")
 
@@ -150,6 +151,7 @@ def main() -> None:
         "streamed": streamed,
         "largest": largest,
         "parameters": run("cuda", fv.FedVRA(), rounds=1).x0.numel(),
+        "doctor": [each.good for each in compare("w1", "cuda", rounds=1)],
         "mixing": refuses(lambda: x + torch.ones(3)),
         "mixing in place": refuses(lambda: torch.ones(3, 3).mm(torch.ones(3, 3, device="cuda"))),
     }
