@@ -16,7 +16,6 @@ from fedvra.bench.workloads import ALGORITHMS, WORKLOADS, Workload
 from fedvra.core.errors import require
 from fedvra.engines.federation import Federation
 from fedvra.engines.pool import resolve_device
-from fedvra.local.protocol import SolverSettings
 
 NETWORKS = ("w1", "w2", "w4", "w7")
 """Whose networks are compared: an MLP, a CNN, one with BatchNorm, one with dropout."""
@@ -90,7 +89,7 @@ def _run(
     workload: Workload, algorithm: str, data: Any, device: str, rounds: int
 ) -> tuple[torch.Tensor, torch.Tensor, str]:
     federation = Federation(
-        workload.experiment(ALGORITHMS[algorithm](), data, SolverSettings(device=device)), workers=1
+        workload.experiment(ALGORITHMS[algorithm](), data, fv.SolverSettings(device=device)), workers=1
     )
     try:
         start = federation.state.x0.cpu().double()
@@ -106,7 +105,7 @@ def timed(name: str, device: str, passes: int = 5) -> Timing:
     workload = WORKLOADS[name]
     data = workload.data()
     both = [
-        Federation(workload.experiment(ALGORITHMS["fedvra"](), data, SolverSettings(device=where)))
+        Federation(workload.experiment(ALGORITHMS["fedvra"](), data, fv.SolverSettings(device=where)))
         for where in ("cpu", device)
     ]
     seconds: list[list[float]] = [[], []]

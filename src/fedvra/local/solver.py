@@ -9,6 +9,7 @@ workers leave it together (``SlowerPathError``).
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING
 
@@ -184,7 +185,7 @@ class SupervisedSolver(Solver, HasTestData, HasOutputs):
         _, delta = self.programs.buffer(len(terms))
         for k, one in enumerate(terms.make()):
             delta[k] = self.private.steps(one, block.row(k), guard.cut(slice(k, k + 1)), terms.orders.local)
-        return WholeMoves(terms, delta, np.full(len(terms), np.nan))
+        return WholeMoves(terms, delta, torch.full((len(terms),), math.nan, dtype=torch.float64))
 
     # -- looking on -------------------------------------------------------------------------------------------------------
 

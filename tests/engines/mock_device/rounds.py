@@ -76,7 +76,8 @@ def compared(**options: Any) -> dict[str, Any]:
     here, there = run("cpu", **options, workers=1), run("cuda", **options)
     apart = [(here.x0 - there.x0.cpu()).abs().max().item()]
     apart += [(row.cpu() - there.duals[client].cpu()).abs().max().item() for client, row in here.duals.items()]
-    losses = [abs(a["train_loss"] - b["train_loss"]) for a, b in zip(here.metrics, there.metrics, strict=True)]
+    both = [(a["train_loss"], b["train_loss"]) for a, b in zip(here.metrics, there.metrics, strict=True)]
+    losses = [0.0 if a is None else abs(a - b) for a, b in both]  # what is private has none
     accuracies = [record["test_accuracy"] for record in there.metrics]
     return {
         "apart": max(*apart, *losses),
@@ -132,6 +133,9 @@ CASES: dict[str, dict[str, Any]] = {
     "lost replies": {"algorithm": fv.FedVRA(), "drop": 0.3},
     "state in bfloat16": {"algorithm": fv.FedVRA(), "state_dtype": torch.bfloat16},
     "semi-supervised": {"algorithm": fv.FedVRAU(), "problem": lambda: fv.SemiSupervised(network(), hidden=0.6)},
+    "mean of the clients' models": {"algorithm": fv.FedVRA(), "deploy": "mean"},
+    "running mean": {"algorithm": fv.FedAvg(), "deploy": "ema:0.9"},
+    "private records": {"algorithm": fv.FedVRA(), "privacy": fv.RecordDP(clip=1, noise=1)},
     "power of choice": {"algorithm": fv.FedAvg(), "sampler": fv.PowerOfChoice(2, 5)},
 }
 
