@@ -1,11 +1,13 @@
 # fedvra on the CPU: docker build -t fedvra . && docker run --rm -v "$PWD/runs:/srv/runs" fedvra demo
 FROM python:3.11-slim
 
+# for a federation: --build-arg EXTRAS="[flower]", as examples/deploy/compose.yaml has it
+ARG EXTRAS=""
 COPY . /src
-RUN pip install --no-cache-dir -c /src/constraints.txt /src \
+RUN pip install --no-cache-dir -c /src/constraints.txt "/src$EXTRAS" \
     && rm -rf /src \
     && useradd --create-home --uid 1000 fedvra \
-    && install -d -o fedvra /srv
+    && install -d -o fedvra /srv /srv/state
 
 USER 1000
 WORKDIR /srv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -26,12 +27,15 @@ def command(ctx: click.Context) -> None:
 @click.option("--nodes", type=click.IntRange(1, 50), default=3, show_default=True, help="SuperNodes, one client each.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--tls", is_flag=True, help="With closed doors: TLS, nodes with keys, a signed app, a gate.")
+@click.option(
+    "--workers/--no-workers", default=True, show_default=True, help="Warm workers, or a new Python per message."
+)
 @click.option("--out", metavar="DIR", help="Keep logs, books and keys here. [default: a temporary folder]")
-def demo(nodes: int, rounds: int, tls: bool, out: str | None) -> None:
+def demo(nodes: int, rounds: int, tls: bool, workers: bool, out: str | None) -> None:
     """Start a SuperLink and SuperNodes on this machine, run FedVRA on digits, and stop them all.
 
-    Every node is a process of its own that holds its own file of handwritten digits. A round takes about ten seconds,
-    nearly all of it Flower starting a process per message.
+    Every node is a process of its own that holds its own file of handwritten digits. With --tls rounds are faster: the gate
+    hands a message over when it is there, where Flower's nodes ask every three seconds.
 
     \b
     Examples:
@@ -48,12 +52,12 @@ def demo(nodes: int, rounds: int, tls: bool, out: str | None) -> None:
         folder = Path(out).resolve()
         require(not folder.exists() or not any(folder.iterdir()), f"{out} is not empty: choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
-        for line in run(nodes, rounds, tls, folder):
+        for line in run(nodes, rounds, tls, folder, workers):
             click.echo(line)
         click.echo(f"Written to {folder}")
         return
     with tempfile.TemporaryDirectory(prefix="fedvra-federation-") as temporary:
-        for line in run(nodes, rounds, tls, Path(temporary)):
+        for line in run(nodes, rounds, tls, Path(temporary), workers):
             click.echo(line)
 
 
@@ -92,6 +96,39 @@ def gate(
 
     tls = Certificates(ssl_ca_certfile, ssl_certfile, ssl_keyfile)
     serve(listen, superlink, tls, None if signatures is None else Path(signatures))
+
+
+@command.command(short_help="Answer a SuperNode's messages without starting Python for each.")
+@click.option("--supernode", metavar="HOST:PORT", default="127.0.0.1:9094", show_default=True, help="Where it listens.")
+@click.option("--secret-file", metavar="FILE", help="The SuperNode's --superexec-auth-secret-file.")
+@click.option("--root-certificates", metavar="FILE", help="The SuperNode's --ssl-ca-certfile, where it has one.")
+@click.option(
+    "--preload", metavar="MODULE", multiple=True, help="What your app imports besides torch; can be repeated."
+)
+def worker(supernode: str, secret_file: str | None, root_certificates: str | None, preload: tuple[str, ...]) -> None:
+    """Run the messages of a SuperNode that was started with --isolation process, each in a fork of a warm process.
+
+    torch is imported once and not for every message. A SuperNode that is restarted is waited for.
+
+    \b
+    Example:
+      openssl rand -out worker.secret 32
+      flower-supernode --isolation process --superexec-auth-secret-file worker.secret ...
+      fedvra federation worker --secret-file worker.secret
+    """
+    from fedvra.core.errors import require
+    from fedvra.flower import require_flower
+
+    require_flower()
+    require(os.name == "posix", "a worker forks, which this system cannot: leave --isolation process out.")
+    host, _, port = supernode.rpartition(":")
+    require(bool(host) and port.isdecimal(), f"--supernode must be HOST:PORT, got {supernode!r}.")
+    certificate = None if root_certificates is None else Path(root_certificates)
+    require(certificate is None or certificate.is_file(), f"there is no file {root_certificates}.")
+    from fedvra.flower.private import read_key
+    from fedvra.flower.worker import work
+
+    work(supernode, read_key(secret_file), certificate, preload)
 
 
 @command.command(short_help="Sign an app, so that SuperNodes will run it.")

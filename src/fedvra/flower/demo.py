@@ -6,6 +6,7 @@ folder, because ``flwr run`` takes a folder; ``examples/flower`` is one to start
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,15 +111,19 @@ def report(strategy: Strategy) -> Any:
     assert digits.test_targets is not None
     inputs, targets = digits.transform(digits.test_inputs, None), digits.test_targets
 
+    begun = [time.monotonic()]
+
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         model = problem().module()
         model.load_state_dict(arrays.to_torch_state_dict())
         with torch.no_grad():
             accuracy = float((model(inputs).argmax(1) == targets).double().mean())
         last = strategy.records[-1]
+        begun.append(time.monotonic())
         print(
             f"{PREFIX}round {number}: {len(last['counted'])} of {len(last['cohort'])} nodes counted, "
-            f"train loss {last['train_loss'] or float('nan'):.3f}, test accuracy {accuracy:.1%}",
+            f"train loss {last['train_loss'] or float('nan'):.3f}, test accuracy {accuracy:.1%}, "
+            f"{begun[-1] - begun[-2]:.1f} s",
             flush=True,
         )
         return MetricRecord({"accuracy": accuracy})
@@ -129,11 +134,13 @@ def report(strategy: Strategy) -> Any:
 class DigitsFederation(LocalFederation):
     """A federation on this machine in which node i holds ``shard<i>.npz``."""
 
+    preload = ("fedvra.flower.demo", "sklearn.datasets")
+
     def node_config(self, i: int) -> str:
         return f'data-file="{self.folder / f"shard{i}.npz"}"'
 
 
-def run(nodes: int, rounds: int, secure: bool, folder: Path) -> Iterator[str]:
+def run(nodes: int, rounds: int, secure: bool, folder: Path, workers: bool = True) -> Iterator[str]:
     """Start everything, run, stop everything; yields lines for the user as they come."""
     app = folder / "app"
     app.mkdir(parents=True, exist_ok=True)
@@ -147,7 +154,7 @@ def run(nodes: int, rounds: int, secure: bool, folder: Path) -> Iterator[str]:
         most = ", ".join(str(held[0][k]) for k in np.argsort(-held[1])[:3])
         yield f"node {i} holds {len(rows)} digits, most of them {most}"
     yield f"starting a SuperLink and {nodes} SuperNodes{' behind a gate (TLS, keys, a signed app)' if secure else ''}"
-    with DigitsFederation(nodes, folder, secure=secure) as federation:
+    with DigitsFederation(nodes, folder, secure=secure, workers=workers) as federation:
         given = {"nodes": nodes, "rounds": rounds, "folder": folder / "books"}
         heard = []
         with federation.submit(app, given) as process:

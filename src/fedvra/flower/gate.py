@@ -8,10 +8,14 @@ the calls a registered SuperNode makes, each by its exact name. Registration thr
 Flower's SuperNodes can demand that an app is signed (``--trusted-entities``), but its SuperLink has signatures only for apps
 from Flower's own hub. The gate adds those of one's own apps (``fedvra federation sign``) to the answer that carries the app. It
 need not be trusted for that: the check is the SuperNode's.
+
+A SuperNode that finds no message waits three seconds before it asks again. So the gate does not answer at once that there is
+none: it asks on its behalf, several times a second, and answers when there is one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -24,12 +28,14 @@ from typing import Any
 import httpx
 import uvicorn
 from flwr.proto.fab_pb2 import GetFabResponse
+from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.supercore import log
 
 from fedvra.flower.certificates import Certificates
 from fedvra.flower.protocol import printable
 
 GET_FAB = b"/v1/fleet/get-fab"
+PULL = b"/v1/fleet/pull-messages"
 ROUTES = frozenset(
     b"/v1/fleet/" + name
     for name in (
@@ -50,10 +56,16 @@ MAX_BODY = 64 << 20
 PASSED_ON = re.compile(rb"content-type|accept|traceparent|flwr-[a-z0-9-]+")
 """Headers that go through the gate, in small letters; those a proxy may set about who is asking do not."""
 SECONDS = 60.0
+HOLD_SECONDS = 20.0
+"""How long a SuperNode is kept waiting for a message; it gives up after 30, and what it signs is good for 300."""
+ASK_SECONDS = 0.2
+MOST_HELD = 64
+"""SuperNodes that wait here at a time: asking for more would keep the SuperLink busy. Others are answered at once."""
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
 
 
 class TooLargeError(Exception):
@@ -65,6 +77,7 @@ class Gate:
 
     def __init__(self, superlink: str, ca: str, signatures: Path | None = None) -> None:
         self.signatures = signatures
+        self._held = 0
         self._client = httpx.AsyncClient(
             base_url=f"https://{superlink}",
             verify=ssl.create_default_context(cafile=ca),
@@ -81,21 +94,40 @@ class Gate:
             await _answer(send, 404, b"")
             return
         try:
-            await self._pass_on(path, scope["headers"], receive, send)
+            if path == PULL:
+                await self._hold(scope["headers"], receive, send)
+            else:
+                await self._pass_on(path, scope["headers"], _bounded(receive), send)
         except TooLargeError:
             await _answer(send, 413, b"")
         except httpx.HTTPError as error:
             log(WARNING, "the SuperLink did not answer: %s", type(error).__name__)
             await _answer(send, 502, b"")
 
-    async def _pass_on(self, path: bytes, headers: Iterable[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
-        kept = [(name, value) for name, value in headers if PASSED_ON.fullmatch(name.lower())]
-        found = await self._client.post(path.decode("ascii"), headers=kept, content=_bounded(receive))
-        body = found.content
-        if path == GET_FAB and found.status_code == 200:
-            body = self._signed(body)
-        about = [(name, value) for name, value in found.headers.raw if PASSED_ON.fullmatch(name.lower())]
-        await _answer(send, found.status_code, body, about)
+    async def _pass_on(self, path: bytes, headers: Headers, body: AsyncIterator[bytes], send: Send) -> None:
+        found = await self._ask(path, headers, body)
+        content = self._signed(found.content) if path == GET_FAB and found.status_code == 200 else found.content
+        await _answer(send, found.status_code, content, _passed_on(found.headers.raw))
+
+    async def _ask(self, path: bytes, headers: Headers, body: AsyncIterator[bytes] | bytes) -> httpx.Response:
+        return await self._client.post(path.decode("ascii"), headers=_passed_on(headers), content=body)
+
+    async def _hold(self, headers: Headers, receive: Receive, send: Send) -> None:
+        """A SuperNode asks for messages: answer when there is one, or when it has waited long enough."""
+        body = b"".join([part async for part in _bounded(receive)])
+        found = await self._ask(PULL, headers, body)
+        if self._held < MOST_HELD:
+            self._held += 1
+            try:
+                loop = asyncio.get_running_loop()
+                deadline = loop.time() + HOLD_SECONDS
+                while _nothing(found) and loop.time() < deadline:
+                    if await _hung_up(receive, ASK_SECONDS):
+                        return  # before a message is fetched for it that it would not get
+                    found = await self._ask(PULL, headers, body)
+            finally:
+                self._held -= 1
+        await _answer(send, found.status_code, found.content, _passed_on(found.headers.raw))
 
     def _signed(self, body: bytes) -> bytes:
         """The answer that carries an app, with the signatures there are for it."""
@@ -134,6 +166,28 @@ def serve(listen: str, superlink: str, tls: Certificates, signatures: Path | Non
     )
 
 
+def _passed_on(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if PASSED_ON.fullmatch(name.lower())]
+
+
+def _nothing(found: httpx.Response) -> bool:
+    """Whether this says that there is no message."""
+    if found.status_code != 200:
+        return False
+    answer = PullMessagesResponse()
+    answer.ParseFromString(found.content)
+    return not answer.messages_list
+
+
+async def _hung_up(receive: Receive, seconds: float) -> bool:
+    """Wait so long, or until the other side is gone; says whether it is."""
+    try:
+        event = await asyncio.wait_for(receive(), seconds)
+    except TimeoutError:
+        return False
+    return bool(event["type"] == "http.disconnect")
+
+
 async def _bounded(receive: Receive) -> AsyncIterator[bytes]:
     """A request's body as it comes, up to a length."""
     length = 0
@@ -149,7 +203,7 @@ async def _bounded(receive: Receive) -> AsyncIterator[bytes]:
             return
 
 
-async def _answer(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+async def _answer(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
     await send({"type": "http.response.body", "body": body})

@@ -6,6 +6,7 @@ For the demo and the tests. What it starts is what ``docs/federation.md`` has on
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 from fedvra.core.errors import FedvraError
 from fedvra.flower.certificates import write_author_key, write_certificates, write_node_key
+from fedvra.flower.private import MIN_KEY_BYTES, private_files
 from fedvra.flower.signing import sign_app, write_trusted
 
 CONNECTION = "here"
@@ -35,11 +37,21 @@ class LocalFederation:
         secure: TLS, SuperNodes that have to prove who they are and run signed apps only, and a gate between them and the
             SuperLink.
         environment: for all processes, besides this one's own.
+        workers: a worker beside each SuperNode (``fedvra federation worker``), so that no message waits for Python to start.
     """
 
+    preload: tuple[str, ...] = ()
+    """What the app imports besides torch, for workers."""
+
     def __init__(
-        self, nodes: int, folder: Path, secure: bool = False, environment: Mapping[str, str] | None = None
+        self,
+        nodes: int,
+        folder: Path,
+        secure: bool = False,
+        environment: Mapping[str, str] | None = None,
+        workers: bool = False,
     ) -> None:
+        self.workers = workers
         self.nodes, self.folder, self.secure = nodes, folder, secure
         self.port, self.gate_port = free_port(), free_port()
         """Of the SuperLink, and of what SuperNodes see of it (the same where there is no gate)."""
@@ -109,7 +121,23 @@ class LocalFederation:
             security = ["--insecure"]
         config = f'partition-id={self.client(i)} fedvra-folder="{self.ledger(i)}" {self.node_config(i)}'
         command = ["flower-supernode", *security, "--superlink", f"127.0.0.1:{self.gate_port}"]
-        self._spawn(f"node{i}", [*command, "--port", str(free_port()), "--node-config", config])
+        port = free_port()
+        command += ["--port", str(port), "--node-config", config]
+        if self.workers:
+            secret = self._secret(i)
+            worker = ["fedvra", "federation", "worker", "--supernode", f"127.0.0.1:{port}", "--secret-file", secret]
+            self._end(f"worker{i}", signal.SIGTERM)
+            self._spawn(f"worker{i}", [*worker, *(word for name in self.preload for word in ("--preload", name))])
+            command += ["--isolation", "process", "--superexec-auth-secret-file", secret]
+        self._spawn(f"node{i}", command)
+
+    def _secret(self, i: int) -> str:
+        """What SuperNode i and its worker know each other by."""
+        path = self.folder / "keys" / f"worker{i}"
+        if not path.exists():
+            with private_files(path.parent):
+                path.write_bytes(secrets.token_bytes(MIN_KEY_BYTES))
+        return str(path)
 
     def register(self, i: int) -> None:
         """Tell the SuperLink the public key of SuperNode i."""

@@ -37,6 +37,19 @@ def end_with_supernode() -> None:
     threading.Thread(target=watch, name="fedvra-orphans", daemon=True).start()
 
 
+@cache
+def end_with_parent() -> None:
+    """The same for a process that is to end with the one it was forked from, whatever that is."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="fedvra-orphans", daemon=True).start()
+
+
 def _command(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
