@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -62,9 +61,9 @@ class Shards(LocalFederation):
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def server_state(self) -> server_books.Books:
-        nothing = torch.zeros(0)
-        state = server_books.Books(IDENTITY, nothing, nothing, None, np.zeros(0, np.int64), np.zeros(0, np.int64))
-        assert state.resume(self.folder / "books")
+        state = server_books.Books.read(self.folder / "books")
+        assert state is not None
+        assert state.identity == IDENTITY
         return state
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
 
 import click
+
+from fedvra.cli._options import json_option
 
 
 @click.group(invoke_without_command=True, short_help="A real federation of processes, with Flower.")
@@ -18,6 +21,7 @@ def command(ctx: click.Context) -> None:
     Examples:
       fedvra federation demo
       fedvra federation sign path/to/app --key author --out signatures
+      fedvra federation status /var/lib/fedvra-server
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -199,3 +203,45 @@ def expel(folder: str, client: int, key_file: str | None) -> None:
 
     expel(Path(folder), client, read_key(key_file))
     click.echo(f"client {client} leaves before the next round")
+
+
+@command.command(short_help="How a federation stands.")
+@click.argument("folder", metavar="FOLDER")
+@click.option("--key-file", metavar="FILE", help="The secret the books are sealed with, where they are.")
+@json_option
+def status(folder: str, key_file: str | None, as_json: bool) -> None:
+    """Say how the federation with its books in FOLDER stands: rounds, who is there, who was counted, the last audit.
+
+    It reads files alone: the run may be under way.
+
+    \b
+    Examples:
+      fedvra federation status /var/lib/fedvra-server
+      fedvra federation status /var/lib/fedvra-server --json
+    """
+    from fedvra.flower import require_flower
+
+    require_flower()
+    from fedvra.flower.private import read_key
+    from fedvra.flower.status import FederationStatus
+    from fedvra.runs.files import finite
+    from fedvra.show.terminal import Column, make_console, say, table
+
+    found = FederationStatus.of(Path(folder), read_key(key_file))
+    if as_json:
+        click.echo(json.dumps(finite(found.to_dict()), indent=2))
+        return
+    console = make_console()
+    for line in found.lines():
+        say(console, line)
+    columns = [
+        Column("client", number=True),
+        Column("state"),
+        Column("samples", number=True),
+        Column("joined", number=True, drop=2),
+        Column("left", number=True, drop=1),
+        Column("asked", number=True),
+        Column("counted last", number=True),
+        Column("key", drop=3),
+    ]
+    console.print(table(columns, [each.cells() for each in found.members]))

@@ -4,7 +4,7 @@ The server side is :class:`Strategy`, the client side the decorator :func:`clien
 ``docs/federation.md``. Flower is the extra ``fedvra[flower]``: nothing else of the library needs it.
 
 Imports core, compress, privacy, state, policies, samplers, models, data, algorithms, local, problems, engines, runs,
-callbacks.
+show, callbacks.
 """
 
 from __future__ import annotations

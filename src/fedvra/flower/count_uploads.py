@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from logging import WARNING
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +31,39 @@ from fedvra.problems.base import project
 
 if TYPE_CHECKING:
     from fedvra.flower.strategy import Strategy
+
+
+class Outcome(NamedTuple):
+    """What became of a round."""
+
+    counted: list[int]
+    why: dict[int, str]
+    """Why the others do not count."""
+    refused: list[int]
+    """Those whom the rule of refusal refused."""
+    loss: float | None
+    """The mean training loss of those who count; None where nobody does, or tells."""
+    epsilon: float
+    """The greatest that any of them has come to; 0 where none is counted."""
+
+
+def count_uploads(
+    strategy: Strategy,
+    cohort: Cohort,
+    row: rule.Coefficients | None,
+    sent: Sequence[tuple[Message, int]],
+    replies: Iterable[Message],
+) -> Outcome:
+    """Count what can be counted of a round's replies, and enter it into the books."""
+    loss = None
+    with Spool(strategy.folder) as spool:
+        uploads, why, refused = judge(strategy, cohort, sent, replies, spool)
+        if why and strategy.experiment.algorithm.everyone_takes_part:
+            uploads = {}  # the method is not defined for less: the round is void
+        if uploads and row is not None:
+            loss = count(strategy.books, strategy.experiment, cohort, row, uploads, strategy.shadow)
+    epsilon = max((upload.epsilon for upload in uploads.values()), default=0.0)
+    return Outcome(sorted(uploads), why, refused, None if loss is None or math.isnan(loss) else loss, epsilon)
 
 
 @torch.no_grad()

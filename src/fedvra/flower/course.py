@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from logging import INFO
-from pathlib import Path
+import time
+from collections.abc import Callable, Sequence
+from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -16,23 +15,22 @@ from flwr.supercore import log
 
 from fedvra.callbacks.base import Callback, Run
 from fedvra.callbacks.following import Following
+from fedvra.core import rule
 from fedvra.core.adaptive import chosen
 from fedvra.core.cohort import Cohort
 from fedvra.core.deploy import Deployed
-from fedvra.core.errors import UsageError
+from fedvra.core.errors import FedvraError
+from fedvra.engines.cohort_work import traffic
+from fedvra.flower.count_uploads import Outcome
 from fedvra.flower.evaluating import labelled
 from fedvra.flower.exchange import exchange
-from fedvra.flower.private import private_files
-from fedvra.flower.protocol import to_array
-from fedvra.flower.uploads import Upload
-from fedvra.problems.base import Problem, module_of
-from fedvra.runs.files import Record, finite
+from fedvra.flower.run_files import RunFiles, VoidRounds, begin_or_resume, is_void, state_dict_of
+from fedvra.problems.base import Problem
+from fedvra.runs.files import Record
 
 if TYPE_CHECKING:
     from fedvra.flower.strategy import Strategy
 
-RECORDS = "records.jsonl"
-"""In the server's folder, where callbacks look on: what they go by after a restart."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -43,27 +41,31 @@ def run_rounds(
     evaluate_fn: Evaluate | None,
     callbacks: Sequence[Callback | Callable[[Record], object]],
 ) -> Result:
-    """Run them up to number ``num_rounds``, or until a callback stops the run."""
-    result, e = Result(), strategy.experiment
-    file = strategy.folder / RECORDS
-    if callbacks and not strategy.records:
-        strategy.records += _stored(file, strategy.books.round)
+    """Run ``num_rounds`` rounds in all, void ones not counted, or until a callback stops the run."""
+    result, e, books = Result(), strategy.experiment, strategy.books
+    folder = begin_or_resume(strategy, num_rounds)
     run = Run(
-        num_rounds,
+        num_rounds + books.voids,
         title=e.algorithm.label,
         task="federation",
         algorithm=e.algorithm.name,
         label=e.algorithm.label,
         seed=e.seed,
+        folder=folder.path,
         records=strategy.records,
         experiment=e,
-        server=strategy.books,
+        server=books,
     )
 
     def one() -> Record:
-        log(INFO, "[ROUND %s/%s]", strategy.books.round + 1, num_rounds)
-        result.train_metrics_clientapp[strategy.books.round + 1] = strategy.play(grid)
-        number, record = strategy.books.round, strategy.records[-1]
+        log(INFO, "[ROUND %s/%s]", books.round + 1, run.rounds)
+        started = time.perf_counter()
+        if strategy.records and is_void(strategy.records[-1]) and not strategy.roster.nodes:
+            _wait(strategy, grid)  # rather than play one void round after another in no time
+        result.train_metrics_clientapp[books.round + 1] = strategy.play(grid)
+        number, record = books.round, strategy.records[-1]
+        record["seconds"] = record["seconds_training"] = time.perf_counter() - started
+        run.rounds = num_rounds + books.voids
         if strategy.evaluate_every and number % strategy.evaluate_every == 0:
             messages = list(strategy.configure_evaluate(number, ArrayRecord(), ConfigRecord(), grid))
             found = strategy.aggregate_evaluate(number, exchange(grid, messages, strategy.timeout))
@@ -73,14 +75,12 @@ def run_rounds(
         if evaluate_fn is not None and (found := evaluate_fn(number, strategy.arrays())) is not None:
             log(INFO, "\t%s", found)
             result.evaluate_metrics_serverapp[number] = found
-            record.update({name: value for name, value in found.items() if name not in record})
+            record.update({name: value for name, value in found.items() if record.get(name) is None})
         return record
 
-    with Following(run, callbacks) as following:
+    with Following(run, [VoidRounds(strategy.max_void), RunFiles(folder), *callbacks]) as following:
         while not run.over:
-            record = following.round(one)
-            if callbacks:
-                _keep(file, record)
+            following.round(one)
     if run.stopped is not None:
         log(INFO, "stopped: %s", run.stopped)
     result.arrays = strategy.arrays()
@@ -89,38 +89,41 @@ def run_rounds(
 
 def as_arrays(problem: Problem, model: Deployed) -> ArrayRecord:
     """A model as Flower's own strategies have it, a state_dict; flat where there is no module."""
-    try:
-        return ArrayRecord(module_of(problem, model.x, model.aux).state_dict())
-    except UsageError:
-        return ArrayRecord({"x0": to_array(model.x)})
+    return ArrayRecord(state_dict_of(problem, model))
 
 
 def note_round(
     strategy: Strategy,
     cohort: Cohort,
-    uploads: Mapping[int, Upload],
-    why: dict[int, str],
-    refused: list[int],
-    loss: float | None,
+    outcome: Outcome,
+    row: rule.Coefficients | None,
+    asked: int,
 ) -> MetricRecord:
-    """Write down what became of a round; the same for Flower."""
-    e, counted = strategy.experiment, sorted(uploads)
-    loss = None if loss is None or math.isnan(loss) else loss
-    epsilon = max((upload.epsilon for upload in uploads.values()), default=0.0)
+    """Write down what became of a round, with the names of the simulator's records; the same for Flower."""
+    e, books = strategy.experiment, strategy.books
+    counted, why, refused, loss, epsilon = outcome
     picked = chosen(e.algorithm, cohort)
+    sent = {} if row is None else traffic(e, books.x0, books.aux, row, asked, len(counted) + len(refused))
     record = {
-        "round": strategy.books.round,
+        "round": books.round,
+        "test_accuracy": None,
+        "test_loss": None,
+        "train_loss": loss,
+        **{f"bytes_{way}": sent.get(way, 0) for way in ("up", "down", "up_original", "down_original")},
+        "local_steps": int(cohort.steps[np.isin(cohort.clients, counted)].sum()),
         "cohort": cohort.clients.tolist(),
         "counted": counted,
         "lost": why,
         **({} if e.refuse is None else {"refused": refused}),
-        "train_loss": loss,
         **({"epsilon": epsilon} if epsilon else {}),
         **picked,
+        **strategy.changes,
     }
     strategy.records.append(record)
+    books.record = record
+    books.voids += is_void(record)
     shown = float("nan") if loss is None else loss
-    log(INFO, "round %s: %s of %s counted, train loss %.4f", strategy.books.round, len(counted), len(cohort), shown)
+    log(INFO, "round %s: %s of %s counted, train loss %.4f", books.round, len(counted), len(cohort), shown)
     return MetricRecord({"train_loss": shown, "counted": len(counted), "cohort": len(cohort), **picked})
 
 
@@ -132,21 +135,9 @@ def results_of_nodes(strategy: Strategy, found: dict[str, Any]) -> MetricRecord 
     return labelled(found)
 
 
-def _stored(file: Path, rounds: int) -> list[Record]:
-    """The records of the rounds that the books have."""
-    if not file.exists():
-        return []
-    found: dict[int, Record] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:  # a last line that a crash cut short
-            break
-        found[record["round"]] = record
-    return [found[r] for r in sorted(found) if r <= rounds]
-
-
-def _keep(file: Path, record: Record) -> None:
-    plain = {name: value for name, value in record.items() if name != "audit"}
-    with private_files(file.parent), file.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(finite(plain), default=str) + "\n")
+def _wait(strategy: Strategy, grid: Grid) -> None:
+    """Until somebody is connected again, or ``wait`` is over."""
+    try:
+        strategy.roster.gather(grid, set(), strategy.wait, strategy.timeout)
+    except FedvraError as nobody:
+        log(WARNING, "%s", nobody)

@@ -24,6 +24,7 @@ from fedvra.flower.client_ledger import new_ticket
 from fedvra.flower.private import private_files
 from fedvra.flower.protocol import Answer
 from fedvra.flower.roster import fingerprint
+from fedvra.runs.files import finite
 from fedvra.state.durable import intact_snapshots, save_snapshot, snapshots
 
 
@@ -47,6 +48,10 @@ class Books:
     deployed: Deployed | None = None
     """The model that the run is for, where it is not x0; None before the first round."""
     round: int = 0
+    voids: int = 0
+    """How many rounds there were in which clients were asked and nobody counted."""
+    record: dict[str, Any] = field(default_factory=dict)
+    """Of the last round: should the server die before it is in metrics.jsonl."""
     experiment: str = field(default_factory=new_ticket)
     """Names this experiment in the clients' ledgers."""
     incarnation: int = 0
@@ -124,6 +129,8 @@ class Books:
         facts = {
             "identity": self.identity,
             "round": self.round,
+            "voids": self.voids,
+            "record": finite(self.record),
             "experiment": self.experiment,
             "incarnation": self.incarnation,
             "tickets": {str(client): ticket for client, ticket in self.tickets.items()},
@@ -182,6 +189,8 @@ class Books:
             memory=Memory.of(server),
             deployed=Deployed.of(server),
             round=int(facts["round"]),
+            voids=int(facts.get("voids", 0)),
+            record=facts.get("record", {}),
             experiment=str(facts["experiment"]),
             incarnation=int(facts["incarnation"]),
             version=int(path.name),

@@ -33,7 +33,7 @@ from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.record_dp import RecordDP, as_privacy
 from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment, Plan
-from fedvra.flower.count_uploads import count, judge
+from fedvra.flower.count_uploads import count_uploads
 from fedvra.flower.course import Evaluate, as_arrays, note_round, results_of_nodes, run_rounds
 from fedvra.flower.errands import losses, make_order, train_orders
 from fedvra.flower.evaluating import collected, evaluation_messages
@@ -43,8 +43,8 @@ from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand
 from fedvra.flower.repair import Audit, audit, repair
 from fedvra.flower.roster import Roster, make_message
+from fedvra.flower.run_files import export_model
 from fedvra.flower.server_books import Books
-from fedvra.flower.spool import Spool
 from fedvra.local.flat import FlatSpec
 from fedvra.policies.refusals import Refusal
 from fedvra.problems.base import Problem, frozen_of, module_of, statistics_of
@@ -79,6 +79,7 @@ class Strategy(FlowerStrategy):
         shadow: keep a copy of every lam_i here (N*P numbers on this disk), so that a client that loses its own can be
             restored at once and exactly. Without it the others are asked for theirs, see ``fedvra.flower.repair``.
         wait: seconds to wait for the clients to connect.
+        max_void: end the run after so many rounds in a row in which nobody counted.
         evaluate_every: have the nodes test the model to deploy on their own test data every so many rounds; 0 never.
         evaluate_clients: ask so many of them, drawn anew each time; None: all that are connected.
         metrics: the names of those metrics of the nodes that are wanted.
@@ -114,6 +115,7 @@ class Strategy(FlowerStrategy):
         key_file: str | Path | None = None,
         shadow: bool = False,
         wait: float = 600.0,
+        max_void: int = 10,
         evaluate_every: int = 0,
         evaluate_clients: int | None = None,
         metrics: Iterable[str] = (),
@@ -144,6 +146,7 @@ class Strategy(FlowerStrategy):
         )
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
+        self.max_void = check_whole("max_void", max_void)
         self.evaluate_every = check_whole("evaluate_every", evaluate_every, least=0)
         self.evaluate_clients, self.metric_names = evaluate_clients, list(metrics)
         self.callbacks = as_callbacks(callbacks)
@@ -161,6 +164,7 @@ class Strategy(FlowerStrategy):
         """One per round: round, cohort, counted, lost (client -> why), refused by ``refuse``, train_loss, in some the audit."""
         self.lost: set[int] = set()  # clients whose state is lost and not yet restored; they sit out
         self.leaving: set[int] = set()  # clients that are to leave for good; they sit out too
+        self.changes: dict[str, Any] = {}  # of the members, before the last round
         self.said: dict[int, int] = {}  # how many samples each client said last that it holds
         self.spent: set[int] = set()  # clients who said that their privacy budget is; they are not asked again
         self.timeout, self.number = 3600.0, 0  # the latter of the order sent last
@@ -180,7 +184,7 @@ class Strategy(FlowerStrategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Run rounds up to number ``num_rounds``, resuming from the folder's last checkpoint.
+        """Run ``num_rounds`` rounds in all, resuming from the folder's last checkpoint; void rounds do not use them up.
 
         Args:
             grid: Flower's connection to the nodes.
@@ -215,11 +219,10 @@ class Strategy(FlowerStrategy):
         self.roster.refresh(grid, self.timeout)
         if self.lost:
             repair(self, grid)
-        changes = settle_members(self, grid)
+        self.changes = settle_members(self, grid)
         messages = list(self.configure_train(self.books.round + 1, ArrayRecord(), ConfigRecord(), grid))
         _, figures = self.aggregate_train(self.books.round + 1, exchange(grid, messages, self.timeout))
         assert figures is not None
-        self.records[-1].update(changes)
         if self.audit_every and self.books.round % self.audit_every == 0:
             found = self.audit(grid)
             self.records[-1]["audit"] = asdict(found)
@@ -255,17 +258,12 @@ class Strategy(FlowerStrategy):
         """Count what can be counted, take the server's step, write the books."""
         cohort, books = self._cohort, self.books
         assert cohort is not None
-        loss = None
-        with Spool(self.folder) as spool:
-            uploads, why, refused = judge(self, cohort, self._sent, replies, spool)
-            if why and self.experiment.algorithm.everyone_takes_part:
-                uploads = {}  # the method is not defined for less: the round is void
-            if uploads and self._row is not None:
-                loss = count(books, self.experiment, cohort, self._row, uploads, self.shadow)
+        outcome = count_uploads(self, cohort, self._row, self._sent, replies)
         books.counts[cohort.clients] += 1
         books.round += 1
+        figures = note_round(self, cohort, outcome, self._row, len(self._sent))
         self.save()
-        return self.arrays(), note_round(self, cohort, uploads, why, refused, loss)
+        return self.arrays(), figures
 
     # -- parts ------------------------------------------------------------------------------------------------------------
 
@@ -275,8 +273,9 @@ class Strategy(FlowerStrategy):
         return Plan(self.experiment, self.books.samples, self.books.members)
 
     def save(self) -> None:
-        """Write the books; when this returns they will survive a crash."""
+        """Write the books, and the model for others; when this returns they will survive a crash."""
         self.books.save(self.folder, self.key)
+        export_model(self)
 
     def _accept(self, answer: Answer, key: str) -> str | None:
         """Whether an introduction is believed; returns why not, or None."""
