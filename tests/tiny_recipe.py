@@ -44,7 +44,7 @@ def without_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr("fedvra.reproduce.jobs._start", refuse)
+    monkeypatch.setattr("fedvra.studies.parallel.Processes.start", refuse)
 
 
 def changed(**changes: Any) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +18,21 @@ import torch
 import fedvra as fv
 from crashes import outcome
 from fedvra.callbacks.base import Callback, Run
+from fedvra.callbacks.display import PlainView
 from fedvra.core.errors import UsageError
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.ray_pool import RayPool
-from fedvra.runs.config import build
+from fedvra.runs.config import build, configure, make_engine
+from fedvra.show.terminal import make_console
+from fedvra.studies.comparing import compare, resume_comparison
 from fedvra.studies.execution import execute, resume
+from fedvra.studies.on_cluster import Cluster
+from fedvra.studies.parallel import Job, carry_out
+from fedvra.studies.stopping import stop_on_signal
+from fedvra.studies.tuning import tune
 from small_run import small
+from tiny_recipe import fedvra as reproduce_command
+from tiny_recipe import write_recipe
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings(
@@ -36,6 +47,7 @@ def cluster() -> Iterator[Any]:
 
     paths = [str(Path(fv.__file__).parents[1]), str(Path(__file__).parents[1])]
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # 15 by default: on a busy machine they would not start in time
     before, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH"), os.pathsep.join(paths)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -209,3 +221,107 @@ def test_what_cannot_be_is_said_in_a_sentence() -> None:
         fv.Ray(cpus_per_worker=0)
     with pytest.raises(UsageError, match=r"engine must be None or fv\.Ray"):
         simulate(build(small()), 1, engine="ray")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_dies_while_somebody_looks_on_changes_no_figure() -> None:
+    """Diagnostics read the clients' rows between rounds."""
+
+    def kill_one(engine: RayPool) -> None:
+        os.kill(engine.pids()[0], signal.SIGKILL)
+
+    e = build(small())
+    found = simulate(e, 6, engine=fv.Ray(workers=2), callbacks=[Kill(3, kill_one), fv.Diagnostics(every=1)])
+    assert_same(found, simulate(e, 6, workers=1, diagnostics=1))
+
+
+@pytest.mark.usefixtures("cluster", "no_picture")
+def test_runs_of_a_comparison_are_made_side_by_side_and_resumed(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    options = {"task": "digits", "clients": 10, "cohort": 3, "rounds": 3, "steps": 2}
+    here = compare("fedvra,fedavg", options, out=tmp_path / "here", seeds=[0, 1])
+    there = compare(
+        "fedvra,fedavg",
+        options,
+        {"engine": "ray"},
+        out=tmp_path / "there",
+        seeds=[0, 1],
+        view=PlainView(make_console(), 0),
+    )
+    assert "[4/4]" in capfd.readouterr().out
+    assert [run.metrics[-1]["test_loss"] for run in there.runs] == [run.metrics[-1]["test_loss"] for run in here.runs]
+    shutil.rmtree(tmp_path / "there" / "fedavg")
+    (tmp_path / "there" / "fedvra" / "seed-1" / "summary.json").unlink()
+    again = resume_comparison(tmp_path / "there")
+    assert [run.metrics[-1]["test_loss"] for run in again.runs] == [run.metrics[-1]["test_loss"] for run in here.runs]
+
+
+@pytest.mark.usefixtures("cluster", "no_picture")
+def test_a_search_on_a_cluster_finds_what_it_finds_here(tmp_path: Path) -> None:
+    options = {"task": "digits", "algorithm": "feddyn", "clients": 10, "cohort": 3, "rounds": 3, "steps": 2}
+    here, there = (
+        tune({"alpha": [0.01, 0.1, 1]}, options, {"engine": engine}, out=tmp_path / engine)
+        for engine in ("local", "ray")
+    )
+    assert there.best.given == here.best.given
+    assert [len(trial.runs[0].metrics) for trial in there.trials] == [
+        len(trial.runs[0].metrics) for trial in here.trials
+    ]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_recipe_is_reproduced_on_a_cluster(tmp_path: Path) -> None:
+    result = reproduce_command(write_recipe(tmp_path), "--quick", "--engine", "ray", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    again = reproduce_command(write_recipe(tmp_path), "--quick", "--engine", "ray", "--out", tmp_path / "out")
+    assert "runs are there." in again.output
+
+
+@pytest.mark.usefixtures("cluster")
+def test_jobs_on_a_cluster_fail_in_a_sentence_and_stop_when_they_are_asked_to(tmp_path: Path) -> None:
+    def fail(workers: int | str) -> None:
+        raise UsageError(f"no run with {workers} workers.")
+
+    def wait(workers: int | str) -> None:
+        with stop_on_signal() as stop:
+            (tmp_path / "begun").touch()
+            while not stop.asked:
+                time.sleep(0.01)
+            (tmp_path / "stopped").touch()
+
+    with Cluster(fv.Ray(), tmp_path, runs=1) as cluster:
+        assert cluster.at_once == 2  # of four CPUs a run gets those of one node
+        with pytest.raises(UsageError, match="no run with 2 workers"):
+            carry_out([Job("bad", fail)], cluster)
+        run = cluster.start(Job("long", wait))
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+        run.ask_to_stop()
+        while not run.over():
+            time.sleep(0.05)
+        assert (tmp_path / "stopped").exists()
+    with (
+        pytest.raises(UsageError, match="no machine of the cluster has more than 2 CPUs"),
+        Cluster(fv.Ray(), tmp_path, 1, 3),
+    ):
+        pass
+    with Cluster(fv.Ray(), tmp_path / "nowhere", runs=4) as cluster, pytest.raises(UsageError, match="is not there on"):
+        carry_out([Job("bad", fail)], cluster)
+
+
+def test_ray_is_started_as_its_users_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: seen.update(options))
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "cluster:6379")
+    engine = fv.Ray(workers=3, gpus_per_worker=0.25, runtime_env={"env_vars": {"A": "1"}}, resources={"disk": 1})
+    options, workers, ours = engine.connection()
+    assert (workers, ours) == (3, True)
+    assert (options["num_gpus"], options["num_cpus"], options["resources"]) == (0.25, 1.0, {"disk": 1})
+    assert seen["address"] == "cluster:6379"
+    assert seen["runtime_env"] == {"env_vars": {"A": "1"}}
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    fv.Ray(address="other:1", workers=1).connection()
+    assert seen["address"] == "other:1"  # what is said goes before the environment
+    config = configure({"task": "digits", "engine": "ray", "gpus_per_worker": 0.5, "address": "auto"})
+    assert make_engine(config) == fv.Ray("auto", gpus_per_worker=0.5)

@@ -22,7 +22,7 @@ from crashes import untimed
 from fedvra.cli import main
 from fedvra.core.errors import FedvraError
 from fedvra.runs.files import RunFolder
-from fedvra.studies.parallel import Job, carry_out
+from fedvra.studies.parallel import Job, Processes, carry_out
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.normal(size=(240, 4)).astype(np.float32)
@@ -204,4 +204,4 @@ def test_jobs_that_die_are_noticed() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(FedvraError, match="second failed: its process ended with code -9"):
-        carry_out([Job("first", lambda workers: None), Job("second", die)], at_once=2)
+        carry_out([Job("first", lambda workers: None), Job("second", die)], Processes(2, workers=1))

@@ -29,6 +29,14 @@ from fedvra.cli._options import json_option
     "--runs", "look_in", metavar="DIR", multiple=True, help="Look for runs or results here too. May be repeated."
 )
 @click.option("--jobs", metavar="N", help="Runs at a time, one worker each. [default: one per core]")
+@click.option(
+    "--engine",
+    default="local",
+    show_default=True,
+    metavar="NAME",
+    help="Where runs are made: local, or on a cluster of ray.",
+)
+@click.option("--address", metavar="HOST:PORT", help="Of the Ray cluster; auto is the one this machine belongs to.")
 @click.option("--no-run", is_flag=True, help="Run nothing: make tables and figures from the runs there are.")
 @click.option(
     "--keep-checkpoints",
@@ -48,6 +56,8 @@ def command(
     only: str | None,
     look_in: tuple[str, ...],
     jobs: str | None,
+    engine: str,
+    address: str | None,
     no_run: bool,
     keep_checkpoints: bool,
     out: str,
@@ -65,14 +75,16 @@ def command(
     Examples:
       fedvra reproduce table3 --quick
       fedvra reproduce table3 --out results
+      fedvra reproduce table2 --engine ray --address auto --out /shared/results
       fedvra reproduce table2 --only noniid/fedvra,noniid/feddyn --seeds 1 --rounds 200
       fedvra reproduce all --no-run --runs docs/results --out again
     """
     from fedvra.engines.pool import resolve_workers
+    from fedvra.engines.ray_engine import Ray
     from fedvra.reproduce.driver import Request, reproduce, with_runs
     from fedvra.reproduce.recipe import load, names
     from fedvra.runs.files import finite
-    from fedvra.runs.option_text import whole
+    from fedvra.runs.option_text import one_of, whole
     from fedvra.show.terminal import make_console
 
     request = Request(
@@ -83,6 +95,7 @@ def command(
         only=[part.strip() for part in only.split(",")] if only else [],
         look_in=[Path(place) for place in look_in],
         jobs=resolve_workers("auto") if jobs is None else whole(1)("jobs", jobs),
+        engine=Ray(address) if one_of("local", "ray")("engine", engine) == "ray" else None,
         run=not no_run,
         keep_checkpoints=keep_checkpoints,
         page=None if page is None else Path(page),

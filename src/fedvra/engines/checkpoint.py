@@ -23,7 +23,6 @@ from fedvra.core.errors import FedvraError
 from fedvra.core.threads import one_thread
 from fedvra.engines.federation import Federation
 from fedvra.engines.fingerprint import probe, require_same_probe
-from fedvra.engines.recovery import insist
 from fedvra.local.protocol import StepPath
 from fedvra.problems.base import frozen_of
 from fedvra.state.durable import intact_snapshots, save_snapshot, snapshots
@@ -43,7 +42,7 @@ def save(federation: Federation, folder: Path) -> Path:
     try:
         frozen = frozen_of(federation.experiment.problem, federation.experiment.seed)
         facts["frozen"] = keep_frozen(folder.parent, frozen)
-        return insist(federation, lambda: save_snapshot(folder, number, _files(federation), facts))
+        return save_snapshot(folder, number, _files(federation), facts)
     except OSError as error:
         raise FedvraError(
             f"the checkpoint of round {number} could not be written to {folder} ({error.strerror}): "

@@ -120,7 +120,7 @@ class Federation:
         """Where there are checkpoints of this run, to bring back what is lost with a worker of a cluster."""
         self.engine: Engine = make_engine(make_worker, workers) if cluster is None else cluster
         if cluster is not None:
-            cluster.start()
+            cluster.start(partial(bring_back, self))
         self.evaluator = Evaluator(e, self.solver, self.engine, self._show)
         self.work = CohortWork(e, self.solver, self.engine, self.board)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import torch
@@ -31,6 +31,7 @@ from fedvra.engines.worker import Board, LocalTask, Task
 from fedvra.local.protocol import SolverSettings
 from fedvra.state.client_state import Staged
 
+T = TypeVar("T")
 DIED = "a worker of the Ray cluster died with rows of clients: resume the run, or start it again."
 
 
@@ -83,8 +84,13 @@ class RayPool(Engine):
         data = Parcel.of(self._load) if self._load is not None else Parcel.of(e.data, apart=True)
         self._packed = Parcel.of(recipe), data
 
-    def start(self) -> None:
-        """Connect, and have the workers made; returns when one of them is ready."""
+    def start(self, bring_back: Callable[[], None]) -> None:
+        """Connect, and have the workers made; returns when one of them is ready.
+
+        Args:
+            bring_back: has the rows as they were after the last round, where some died with a worker.
+        """
+        self._bring_back = bring_back
         self._crew = Crew(self._connect(), self._packed, self._load is not None)
         del self._packed
 
@@ -100,6 +106,7 @@ class RayPool(Engine):
     def close(self) -> None:
         self._sent = (-1, None)
         self._crew.close()
+        del self._bring_back  # it refers to the run, and the run to us
 
     # -- tasks -----------------------------------------------------------------------------------------------------------
 
@@ -195,6 +202,14 @@ class RayPool(Engine):
         return self._sent[1]
 
     # -- rows ------------------------------------------------------------------------------------------------------------
+
+    def insist(self, act: Callable[[], T]) -> T:
+        """Do something with the clients' rows between rounds; where workers die meanwhile, bring them back and do it again."""
+        while True:
+            try:
+                return act()
+            except WorkerDiedError:
+                self._bring_back()
 
     def rows_lost(self) -> bool:
         return not self._crew.actors.keys() >= set(self._holder.values())

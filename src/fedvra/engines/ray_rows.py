@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,13 +34,19 @@ class ClusterStore(RowBooks):
     def release(self, slots: Iterable[int]) -> None:
         self._pool.release(slots)
 
-    def read(self, slots: Sequence[int]) -> Iterator[Tensor]:
+    def rows(self, clients: Sequence[int]) -> Iterator[Tensor]:
+        """Whoever looks on need not know that workers die: what went with them is brought back, and read again."""
         at_once = max(1, FETCH_BYTES // max(1, self.width * self.dtype.itemsize))
-        for start in range(0, len(slots), at_once):
-            some = slots[start : start + at_once]
-            found = self._pool.fetch(self._kind, some)
-            for slot in some:
-                yield found[slot].clone()
+        for start in range(0, len(clients), at_once):
+            yield from self._pool.insist(partial(self._some, clients[start : start + at_once]))
+
+    def _some(self, clients: Sequence[int]) -> list[Tensor]:
+        return list(super().rows(clients))
+
+    def read(self, slots: Sequence[int]) -> Iterator[Tensor]:
+        found = self._pool.fetch(self._kind, slots)
+        for slot in slots:
+            yield found[slot].clone()
 
     def write(self, slots: Sequence[int], rows: Sequence[Tensor]) -> None:
         self._pool.keep(self._kind, slots, rows)

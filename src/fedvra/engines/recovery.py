@@ -6,9 +6,7 @@ What a round draws follows from the seed and its number, so that the rounds come
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from fedvra.core.threads import one_thread
 from fedvra.engines.pool import WorkerDiedError
@@ -17,16 +15,6 @@ if TYPE_CHECKING:
     from fedvra.engines.federation import Federation
 
 log = logging.getLogger("fedvra")
-T = TypeVar("T")
-
-
-def insist(federation: Federation, act: Callable[[], T]) -> T:
-    """Do something with the clients' rows; where workers die meanwhile, bring back what went with them and do it again."""
-    while True:
-        try:
-            return act()
-        except WorkerDiedError:
-            bring_back(federation)
 
 
 def bring_back(federation: Federation) -> None:
@@ -35,7 +23,7 @@ def bring_back(federation: Federation) -> None:
     if not federation.engine.rows_lost():
         return
     reached, time = federation.state.round, federation.state.time
-    start = insist(federation, lambda: _return_to_checkpoint(federation, federation.checkpoints, reached))
+    start = _return_to_checkpoint(federation, reached)
     log.warning("a worker died with rows of clients: rounds %d to %d are run again", start + 1, reached)
     with one_thread():
         while federation.state.round < reached:
@@ -44,10 +32,16 @@ def bring_back(federation: Federation) -> None:
     federation.state.time = time  # the round that is to be run again has been counted
 
 
-def _return_to_checkpoint(federation: Federation, folder: Path | None, reached: int) -> int:
+def _return_to_checkpoint(federation: Federation, reached: int) -> int:
+    """The round that was returned to; workers may die of it, too."""
     from fedvra.engines import checkpoint  # which knows of federations
 
-    for store in federation.clients.kinds().values():
-        store.clear()
-    federation.begin()
-    return 0 if folder is None else checkpoint.restore(federation, folder, up_to=reached)
+    while True:
+        for store in federation.clients.kinds().values():
+            store.clear()
+        federation.begin()
+        try:
+            folder = federation.checkpoints
+            return 0 if folder is None else checkpoint.restore(federation, folder, up_to=reached)
+        except WorkerDiedError:
+            continue

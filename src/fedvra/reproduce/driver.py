@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from fedvra.core.errors import require
+from fedvra.engines.ray_engine import Ray
 from fedvra.reproduce.estimate import Estimate, estimate
-from fedvra.reproduce.jobs import carry_out
+from fedvra.reproduce.jobs import make_runs
 from fedvra.reproduce.recipe import Recipe
 from fedvra.reproduce.results import Result
 from fedvra.reproduce.wanted import Wanted, plan
 from fedvra.runs.cache import Cache, Stored, fingerprint
 from fedvra.show.terminal import clock
 from fedvra.state.folders import make_folder, require_writable
+from fedvra.studies.on_cluster import Cluster
+from fedvra.studies.parallel import Place, Processes
 
 RUNS = "runs"
 """Within the folder of results: the folder of runs made for them."""
@@ -35,6 +39,9 @@ class Request:
     look_in: Sequence[Path] = ()
     """Folders with further runs, or with results of an earlier call."""
     jobs: int = 1
+    """Cores of this machine to use: so many runs at a time or, where fewer are missing, so many workers shared among them."""
+    engine: Ray | None = None
+    """A cluster to make the runs on, in place of this machine."""
     run: bool = True
     """False: make tables and figures from the runs there are."""
     keep_checkpoints: bool = False
@@ -61,12 +68,13 @@ def reproduce(recipe: Recipe, request: Request, console: Console) -> Result:
     cache = _cache(request)
     if request.run:
         missing = _distinct(w for w in wanted if cache.find(w.config) is None)
-        expected = estimate(missing, cache)
-        console.print(announcement(recipe, wanted, missing, expected, request.jobs), soft_wrap=True)
-        if missing:
-            make_folder(request.out / RUNS)
-            carry_out(missing, expected.seconds, request.out / RUNS, request.jobs, console, request.keep_checkpoints)
-            cache = _cache(request)
+        expected, runs = estimate(missing, cache), request.out / RUNS
+        with _place(request, len(missing)) as maker:
+            console.print(announcement(recipe, wanted, missing, expected, maker.at_once), soft_wrap=True)
+            if missing:
+                make_folder(runs)
+                make_runs(missing, expected.seconds, runs, maker, console, request.keep_checkpoints)
+                cache = _cache(request)
     found: list[tuple[Wanted, Stored]] = []
     for each in wanted:
         run = cache.find(each.config) if request.run else cache.best(each.config)
@@ -98,6 +106,13 @@ def announcement(recipe: Recipe, wanted: list[Wanted], missing: list[Wanted], ex
         f"{recipe.title}: {there} runs are there, {len(missing)} to go, {jobs} at a time: "
         f"about {clock(expected.total(jobs))} ({expected.basis})."
     )
+
+
+def _place(request: Request, runs: int) -> AbstractContextManager[Place]:
+    """Where so many runs are made."""
+    if request.engine is not None and runs:
+        return Cluster(request.engine, request.out / RUNS, runs)
+    return nullcontext(Processes(request.jobs, max(1, request.jobs // max(1, runs)), quiet=True))
 
 
 def _cache(request: Request) -> Cache:

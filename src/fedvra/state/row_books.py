@@ -77,8 +77,9 @@ class RowBooks(ABC):
 
     def get(self, client: int) -> Tensor:
         """The committed row of a client (zeros if it never took part)."""
-        slot = self._slot.get(int(client))
-        return torch.zeros(self.width, dtype=self.dtype) if slot is None else next(self.read([slot]))
+        if int(client) not in self._slot:
+            return torch.zeros(self.width, dtype=self.dtype)
+        return next(iter(self.rows([int(client)])))
 
     def put(self, clients: Sequence[int], rows: Sequence[Tensor]) -> None:
         """Stage and commit at once: for restoring a checkpoint."""

@@ -1,4 +1,4 @@
-"""Several algorithms on one task over several seeds, one run after the other, each in its own folder.
+"""Several algorithms on one task over several seeds, each run in its own folder: in turn here, side by side on a cluster.
 
 from fedvra.studies.comparing import compare
 
@@ -9,20 +9,23 @@ print(comparison.markdown())
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedvra.callbacks.display import View
 from fedvra.core.errors import RunInterrupt, require
-from fedvra.runs.config import BEFORE_DEPLOY, configure
+from fedvra.runs.config import BEFORE_DEPLOY, configure, make_engine
 from fedvra.runs.files import PLAN, RunFolder, write_json
 from fedvra.runs.options import RunConfig
 from fedvra.runs.variants import Variant, parse_variants
 from fedvra.show.comparison import Comparison, Run
 from fedvra.state.folders import locked, make_folder, require_unused
 from fedvra.studies.execution import check, execute, resume
+from fedvra.studies.on_cluster import Cluster
+from fedvra.studies.parallel import Job
+from fedvra.studies.progress import Progress, follow
 
 
 def compare(
@@ -97,6 +100,16 @@ class Planned:
     """Within the comparison's own."""
     config: RunConfig
 
+    def there(self, out: Path) -> Callable[[int | str], Run]:
+        """Makes the run on whatever machine it is called, with so many workers of that machine."""
+        out = out.resolve()
+
+        def play_there(workers: int | str) -> Run:
+            config = replace(self.config, engine="local", address=None, gpus_per_worker=0.0, workers=workers)
+            return play(replace(self, config=config), out, None)
+
+        return play_there
+
     def to_dict(self) -> dict[str, Any]:
         return {"label": self.label, "folder": self.folder, "config": self.config.to_dict()}
 
@@ -108,12 +121,30 @@ def _carry_out(plan: list[Planned], out: Path, view: View | None) -> Comparison:
     write_json(out / PLAN, [planned.to_dict() for planned in plan])
     if view is not None:
         view.study([(planned.label, planned.config) for planned in plan])
-    runs = [play(planned, out, view) for planned in plan]
+    runs = play_all(plan, out, view)
     comparison = Comparison(plan[0].config, runs, out)
     comparison.write()
     if any(run.metrics or run.summary.status == "diverged" for run in runs):  # --rounds 0 leaves nothing to report
         write_report([out], comparison.report_file)
     return comparison
+
+
+def play_all(plan: Sequence[Planned], out: Path, view: View | None) -> list[Run]:
+    """All of these runs, one after the other; on a cluster as many at a time as it has room for."""
+    config = plan[0].config
+    engine = make_engine(config)
+    left = [planned for planned in plan if RunFolder(out / planned.folder).ended(planned.config) is None]
+    if engine is None or len(left) < 2:
+        return [play(planned, out, view) for planned in plan]
+    jobs = [Job(f"{planned.label}, seed {planned.config.seed}", planned.there(out)) for planned in left]
+    folders = {job.name: RunFolder(out / planned.folder) for job, planned in zip(jobs, left, strict=True)}
+    console = None if view is None else view.console
+    try:
+        with Cluster(engine, out, len(left), config.workers) as cluster:
+            follow(jobs, cluster, Progress.of(view is not None, folders, config.rounds, console))
+    except RunInterrupt:
+        raise RunInterrupt(f"interrupted; `fedvra resume {out}` continues.") from None
+    return [play(planned, out, None) for planned in plan]
 
 
 def play(planned: Planned, out: Path, view: View | None) -> Run:

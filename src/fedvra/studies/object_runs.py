@@ -21,8 +21,8 @@ from fedvra.runs.files import RunFolder
 from fedvra.runs.variants import labelled
 from fedvra.show.comparison import Run
 from fedvra.state.folders import locked, make_folder, require_unused
-from fedvra.studies.parallel import Job, carry_out
-from fedvra.studies.progress import Progress
+from fedvra.studies.parallel import Job, on_this_machine
+from fedvra.studies.progress import Progress, follow
 from fedvra.studies.simulation import simulate
 
 MARK = "objects"
@@ -53,11 +53,8 @@ def make_runs(
     """Make these runs, and show how far they are."""
     import matplotlib.figure  # noqa: F401 - here once, and not in the process of every run
 
-    with Progress.of(progress, {name: RunFolder(place / folder) for name, folder, _ in work}, rounds) as display:
-        jobs = [Job(name, play) for name, _, play in work]
-        carry_out(
-            jobs, lambda job: display.ended(job.name), lambda running: display.draw([j.name for j in running]), at_once
-        )
+    display = Progress.of(progress, {name: RunFolder(place / folder) for name, folder, _ in work}, rounds)
+    follow([Job(name, play) for name, _, play in work], on_this_machine(len(work), at_once), display)
 
 
 def try_out(algorithm: Algorithm, problem: Any, data: Any, options: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -16,6 +16,7 @@ from rich.table import Table
 from fedvra.callbacks.notebook import in_notebook, notebook
 from fedvra.runs.files import RunFolder
 from fedvra.show.terminal import make_console, outcome
+from fedvra.studies.parallel import Job, Place, carry_out
 
 REDRAW = 0.3
 """Seconds between two drawings."""
@@ -29,15 +30,18 @@ class Progress:
         self.count, self.drawn = 0, 0.0
 
     @classmethod
-    def of(cls, progress: bool | None, folders: Mapping[str, RunFolder], rounds: int) -> Progress:
+    def of(
+        cls, progress: bool | None, folders: Mapping[str, RunFolder], rounds: int, console: Console | None = None
+    ) -> Progress:
         """None is a display on a terminal and in a notebook and nothing elsewhere; True a line per run there."""
         if progress is False:
             return Progress(folders, rounds)
         if in_notebook():
             return _Notebook(folders, rounds)
-        if make_console().is_terminal:
-            return _Terminal(folders, rounds)
-        return _Lines(folders, rounds) if progress else Progress(folders, rounds)
+        console = console or make_console()
+        if console.is_terminal:
+            return _Terminal(folders, rounds, console)
+        return _Lines(folders, rounds, console) if progress else Progress(folders, rounds)
 
     def __enter__(self) -> Progress:
         return self
@@ -68,13 +72,16 @@ class Progress:
 
 
 class _Lines(Progress):
+    def __init__(self, folders: Mapping[str, RunFolder], rounds: int, console: Console) -> None:
+        super().__init__(folders, rounds)
+        self.console = console
+
     def line(self, text: str) -> None:
-        make_console().print(text, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
 
 
-class _Terminal(Progress):
+class _Terminal(_Lines):
     def __enter__(self) -> Progress:
-        self.console = make_console()
         self.live = Live(console=self.console, transient=True, auto_refresh=False)
         self.live.start()
         return self
@@ -83,9 +90,6 @@ class _Terminal(Progress):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.live.stop()
-
-    def line(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True)
 
     def show(self, running: Sequence[tuple[str, int]]) -> None:
         grid = Table.grid(padding=(0, 2))
@@ -118,3 +122,11 @@ class _Notebook(Progress):
         ]
         lines = [f"<div><small>{line}</small></div>" for line in [*self.said, *bars]]
         self.handle.update(notebook().HTML("".join(lines) or "starting"))
+
+
+def follow(jobs: Sequence[Job], place: Place, display: Progress) -> None:
+    """Make these runs there, and show how far they are."""
+    with display:
+        carry_out(
+            jobs, place, lambda job: display.ended(job.name), lambda running: display.draw([j.name for j in running])
+        )

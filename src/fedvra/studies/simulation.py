@@ -29,7 +29,6 @@ from fedvra.core.validation import check_whole
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
 from fedvra.engines.ray_engine import Ray
-from fedvra.engines.recovery import insist
 from fedvra.local.metrics import Metrics, check_metrics
 from fedvra.local.protocol import SolverSettings
 from fedvra.policies.refusals import Refusal
@@ -260,8 +259,8 @@ def _history(federation: Federation, metrics: list[dict[str, Any]], kept: Kept |
         lam=state.lam.to("cpu", copy=True),
         aux=None if state.aux is None else state.aux.cpu(),
         metrics=metrics,
-        duals=ClientRows(insist(federation, lambda: at_home(clients.duals))),
-        y={} if y is None else ClientRows(insist(federation, lambda: at_home(y))),
+        duals=ClientRows(at_home(clients.duals)),
+        y={} if y is None else ClientRows(at_home(y)),
         trajectory=None if kept is None else torch.stack(kept.x0) if kept.x0 else state.x0.new_empty(0, len(state.x0)),
         omega=federation.omega,
         path=state.path,

@@ -30,7 +30,7 @@ from fedvra.runs.variants import Variant
 from fedvra.show.searches import FILE
 from fedvra.show.tuning import Trial, Tuning
 from fedvra.state.folders import locked, make_folder, require_unused
-from fedvra.studies.comparing import Planned, play
+from fedvra.studies.comparing import Planned, play_all
 from fedvra.studies.execution import check
 from fedvra.studies.halving import climb, kept, require_judged, rungs
 
@@ -167,8 +167,11 @@ def _carry_out(plan: dict[str, Any], out: Path, view: View | None) -> Tuning:
         if view is not None:
             coming = [(each.label, each.config) for i in numbers for each in until[i]]
             view.study(coming, _later(ladder, ladder.index(rounds), len(until), plan))
-        made = {i: [play(planned, out, view) for planned in until[i]] for i in numbers}
-        found = {i: Trial(settings[i].given, settings[i].folder, runs) for i, runs in made.items()}
+        made = iter(play_all([planned for i in numbers for planned in until[i]], out, view))
+        found = {
+            i: Trial(settings[i].given, settings[i].folder, list(itertools.islice(made, len(until[i]))))
+            for i in numbers
+        }
         require_judged(found[numbers[0]], metric)
         return found
 
