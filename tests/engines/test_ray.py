@@ -47,7 +47,8 @@ def cluster() -> Iterator[Any]:
 
     paths = [str(Path(fv.__file__).parents[1]), str(Path(__file__).parents[1])]
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_worker_niceness"] = "0"  # 15 by default: on a busy machine they would not start in time
+    # By default 15, and on a busy machine they would not start in time.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, its name
     before, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH"), os.pathsep.join(paths)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

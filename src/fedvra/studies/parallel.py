@@ -15,11 +15,10 @@ import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from fedvra.core.errors import FedvraError, RunInterrupt, UsageError
@@ -27,6 +26,9 @@ from fedvra.studies.stopping import stop_on_signal
 
 POLL = 0.05
 """Seconds between two looks at the runs under way."""
+
+TOLD = 10_000
+"""Characters of a failure that are told: what a pipe takes before anybody reads from it is limited."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Failure(NamedTuple):
     def of(cls, error: BaseException) -> Failure:
         kind = "usage" if isinstance(error, UsageError) else "known" if isinstance(error, FedvraError) else "other"
         said = str(error) if kind != "other" else f"{type(error).__name__}: {error}"
-        return cls(kind, said, "".join(traceback.format_exception(error)))
+        trace = "".join(traceback.format_exception(error))
+        return cls(kind, said[-TOLD:], trace[-TOLD:])
 
     def error(self, job: Job) -> FedvraError:
         """To be raised here."""
@@ -120,7 +123,6 @@ def carry_out(
                     run.ask_to_stop()
                 while not all(run.over() for run in running.values()):
                     time.sleep(POLL)
-                running.clear()
                 break
             for job, run in [(job, run) for job, run in running.items() if run.over()]:
                 del running[job]
@@ -196,36 +198,35 @@ class Processes(Place):
             quiet: whether what runs print is thrown away.
         """
         self.at_once, self.workers, self.quiet = at_once, workers, quiet
-        self._scratch = TemporaryDirectory()
-        self._started = 0
         self._context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
     def start(self, job: Job) -> Underway:
-        self._started += 1
-        log = Path(self._scratch.name) / f"{self._started}"
-        process = self._context.Process(target=_play, args=(job, self.workers, log, self.quiet, os.getpid()))
+        ours, theirs = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_play, args=(job, self.workers, theirs, self.quiet, os.getpid()))
         with (
             warnings.catch_warnings()
         ):  # Python >= 3.12 warns of threads in the parent; ours hold no lock that a run takes
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
-        return _Process(job, process, log)
+        theirs.close()
+        return _Process(job, process, ours)
 
 
 class _Process(Underway):
-    def __init__(self, job: Job, process: BaseProcess, log: Path) -> None:
-        self._job, self._process, self._log = job, process, log
+    def __init__(self, job: Job, process: BaseProcess, pipe: Connection) -> None:
+        self._job, self._process, self._pipe = job, process, pipe
 
     def over(self) -> bool:
         return not self._process.is_alive()
 
     def failure(self) -> FedvraError | None:
         self._process.join()
-        if not self._process.exitcode:
-            return None
-        if not self._log.exists():
-            return FedvraError(f"{self._job.name} failed: its process ended with code {self._process.exitcode}.")
-        return Failure(*self._log.read_text(encoding="utf-8").split("\n", 2)).error(self._job)
+        with self._pipe as pipe, suppress(EOFError):
+            if self._process.exitcode and pipe.poll():
+                failure: Failure = pipe.recv()
+                return failure.error(self._job)
+        code = self._process.exitcode
+        return FedvraError(f"{self._job.name} failed: its process ended with code {code}.") if code else None
 
     def ask_to_stop(self) -> None:
         self._process.terminate()  # SIGTERM because SIGINT is ignored in what a script started in the background
@@ -233,10 +234,11 @@ class _Process(Underway):
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
+        self._pipe.close()
 
 
-def _play(job: Job, workers: int, log: Path, quiet: bool, parent: int) -> None:
-    """In the process of one run; what goes wrong is in ``log``."""
+def _play(job: Job, workers: int, pipe: Connection, quiet: bool, parent: int) -> None:
+    """In the process of one run; what goes wrong goes through the pipe."""
     from fedvra.engines.pool import die_with
 
     if sys.platform != "win32":
@@ -253,5 +255,5 @@ def _play(job: Job, workers: int, log: Path, quiet: bool, parent: int) -> None:
     except RunInterrupt:
         os._exit(1)
     except BaseException as error:
-        log.write_text("\n".join(Failure.of(error)), encoding="utf-8")
+        pipe.send(Failure.of(error))
         os._exit(1)
