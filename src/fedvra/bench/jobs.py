@@ -40,6 +40,8 @@ class Simulation(Job):
     """Bytes of client state in memory: given, so that processes that share a machine get the same."""
     path: str = "auto"
     precision: str = "float32"
+    actors: int = 0
+    """Of Ray, on this machine, in place of the local engine's workers; 0: none."""
 
     def prepare(self) -> Run:
         """Clients take turns, so that all of them have a dual after N/m rounds, and nobody is met twice before."""
@@ -47,6 +49,8 @@ class Simulation(Job):
         settings["sampler"] = fv.Cyclic(self.workload.cohort, reshuffle=True)
         if (self.path, self.precision) != ("auto", "float32"):
             settings["solver"] = fv.SolverSettings(path=self.path, precision=self.precision)
+        if self.actors:
+            settings["engine"] = fv.Ray(workers=self.actors)
 
         def run(rounds: int, progress: Progress) -> None:
             fv.simulate(
