@@ -203,3 +203,15 @@ def test_the_demo_runs_and_stops_everything(tmp_path: Path) -> None:
     assert port is not None
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(port[1]))) != 0  # nobody listens any more
+
+
+def test_the_demo_with_masked_sums_has_a_gap_of_zero(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedvra", "federation", "demo", "--nodes", "3", "--rounds", "2", "--masked"]
+    shown = subprocess.run([*command, "--out", tmp_path / "demo"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "round 2: 3 of 3 nodes counted" in shown.stdout
+    assert "is 0.0e+00 of |lam|" in shown.stdout
+    books = server_books.Books.read(tmp_path / "demo" / "books")
+    assert books is not None
+    assert books.whole is not None
+    assert bool(books.whole.any())

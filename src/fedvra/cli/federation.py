@@ -34,8 +34,11 @@ def command(ctx: click.Context) -> None:
 @click.option(
     "--workers/--no-workers", default=True, show_default=True, help="Warm workers, or a new Python per message."
 )
+@click.option(
+    "--masked", is_flag=True, help="With masked sums: the server sees no single upload (three nodes or more)."
+)
 @click.option("--out", metavar="DIR", help="Keep logs, books and keys here. [default: a temporary folder]")
-def demo(nodes: int, rounds: int, tls: bool, workers: bool, out: str | None) -> None:
+def demo(nodes: int, rounds: int, tls: bool, workers: bool, masked: bool, out: str | None) -> None:
     """Start a SuperLink and SuperNodes on this machine, run FedVRA on digits, and stop them all.
 
     Every node is a process of its own that holds its own file of handwritten digits. With --tls rounds are faster: the gate
@@ -45,6 +48,7 @@ def demo(nodes: int, rounds: int, tls: bool, workers: bool, out: str | None) -> 
     Examples:
       fedvra federation demo
       fedvra federation demo --nodes 2 --tls --rounds 3
+      fedvra federation demo --masked
     """
     from fedvra.core.errors import require
     from fedvra.flower import require_flower
@@ -52,16 +56,17 @@ def demo(nodes: int, rounds: int, tls: bool, workers: bool, out: str | None) -> 
     require_flower()
     from fedvra.flower.demo import run
 
+    require(not masked or nodes >= 3, f"--masked hides an upload among three or more: {nodes} nodes are too few.")
     if out is not None:
         folder = Path(out).resolve()
         require(not folder.exists() or not any(folder.iterdir()), f"{out} is not empty: choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
-        for line in run(nodes, rounds, tls, folder, workers):
+        for line in run(nodes, rounds, tls, folder, workers, masked):
             click.echo(line)
         click.echo(f"Written to {folder}")
         return
     with tempfile.TemporaryDirectory(prefix="fedvra-federation-") as temporary:
-        for line in run(nodes, rounds, tls, Path(temporary), workers):
+        for line in run(nodes, rounds, tls, Path(temporary), workers, masked):
             click.echo(line)
 
 
@@ -245,3 +250,27 @@ def status(folder: str, key_file: str | None, as_json: bool) -> None:
         Column("key", drop=3),
     ]
     console.print(table(columns, [each.cells() for each in found.members]))
+
+
+@command.command(short_help="Make a client's key for masked sums.")
+@click.argument("client", metavar="CLIENT", type=click.IntRange(0))
+@click.option("--out", metavar="DIR", default="masks", show_default=True, help="A folder for nothing else.")
+def keys(client: int, out: str) -> None:
+    """Make the key under which the client with the number CLIENT masks its uploads, on its own machine.
+
+    The .key file stays there, and is not copied: what it was used for is written into it. The .pub file goes to all other
+    clients, who put them one after the other into a file of peers and compare them by telephone. The server needs neither.
+
+    \b
+    Example:
+      fedvra federation keys 0 --out masks
+    """
+    from fedvra.flower import require_flower
+
+    require_flower()
+    from fedvra.flower.mask_keys import make_key
+
+    path, public, text = make_key(client, Path(out))
+    click.echo(f"for this node, as fedvra-mask-key: {path}")
+    click.echo(f"for the file of peers of every node: {public}")
+    click.echo(f"client {client} has the key {text}")

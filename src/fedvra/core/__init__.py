@@ -12,7 +12,9 @@
     schedule.py    stepsizes that change
     compressor.py  what is sent in place of a vector; bits.py packs it
     record_dp.py   record-level differential privacy as a value, and where its draws come from
+    whole.py       numbers in whole units, for sums that are exact
     block.py       what a block of clients is given, and what its clients keep
+    moves.py       what a block's local steps came to, as it is sent
     step.py        client_round and server_round: where the equations are put together
     adaptive.py    what an algorithm that adapts carries from round to round
     deploy.py      which model a run is for

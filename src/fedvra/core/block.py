@@ -17,6 +17,7 @@ from fedvra.core.compressor import Compressor
 from fedvra.core.optimisers import PLAIN, LocalOptimiser
 from fedvra.core.record_dp import Guard
 from fedvra.core.streams import Purpose, stream
+from fedvra.core.whole import Counting
 
 
 class Broadcast(NamedTuple):
@@ -80,6 +81,8 @@ class Orders:
     """What is done to D_i before it is sent; None: nothing."""
     guard: Guard | None = None
     """What is done to the gradients of single records; None: nothing."""
+    counting: Counting | None = None
+    """How the one client of the block counts in whole units; None: it sends its numbers as they are."""
 
     def cut(self, span: slice) -> Orders:
         """Those of some clients of the block."""

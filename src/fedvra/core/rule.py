@@ -1,4 +1,4 @@
-r"""The update equations: the only place where they are written.
+r"""The update equations: the only place where they are written. Longer than other files, for none may be elsewhere.
 
 Algorithms 1 and 2 of the paper (steps 9-20) in product form, with one switch sigma, so that every row of the table in
 ``fedvra.algorithms`` is a choice of coefficients:
@@ -261,6 +261,20 @@ def reweighed_dual(lam: Tensor, lam_i: Tensor | None, weight: float, change: flo
     if lam_i is not None:
         total = total + lam_i.double() * (change / new)
     return total.to(lam.dtype)
+
+
+def whole_dual_step(held: Tensor, taken: Tensor | None, grains: int, counted: Tensor) -> Tensor:
+    """Steps 14 and 19 in whole units (``fedvra.core.whole``), with C(D_i) in place of D_i: L - T - G*q.
+
+    For a client L = omega_i*lam_i, T = sigma*omega_i*lam, each to the nearest grain (None: sigma is 0), and G*q is
+    omega_i*alpha_i*C(D_i), that many units of G grains. For the server all three are the sums over clients. The step is linear
+    and nothing in it is rounded, so that lam = sum_i omega_i*lam_i stays true to the last bit.
+
+    >>> whole_dual_step(torch.tensor([100]), torch.tensor([7]), 4, torch.tensor([-2])).tolist()
+    [101]
+    """
+    moved = held - grains * counted
+    return moved if taken is None else moved - taken
 
 
 def server_model(

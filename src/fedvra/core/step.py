@@ -7,9 +7,7 @@ simulator's workers, a Flower node, its server and the diagnostics call them; th
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,139 +17,15 @@ from torch import Tensor
 
 from fedvra.core import rule
 from fedvra.core.adaptive import Memory, remember
-from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private, Rows
+from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
 from fedvra.core.cohort import Cohort, Floats
-from fedvra.core.compressor import Compressor, Shrunk
 from fedvra.core.deploy import X0, ClientsMean, Deploy, Deployed, RunningMean
-from fedvra.core.loops import Done
-from fedvra.core.streams import Purpose, stream
-
-
-@dataclass(frozen=True)
-class Shares:
-    """A part of a cohort's place for its sums of steps 19 and 20, and the weights of its clients in them."""
-
-    model: Tensor
-    """Becomes the sum of omega_i*w_i*D_i [P]."""
-    model_weight: Floats
-    dual: Tensor | None = None
-    """Becomes the sum of omega_i*alpha_i*D_i [P]; None where it is a multiple of the other."""
-    dual_weight: Floats | None = None
-    aux: Tensor | None = None
-    """Becomes the sum of omega_i*(float buffers) [K]."""
-    aux_weight: Floats | None = None
-    mean: Tensor | None = None
-    """Becomes the sum of omega_i*D_i [P]; None where it is a multiple of another, or nobody asks for it."""
-    mean_weight: Floats | None = None
-
-    def weighted(self) -> list[tuple[Tensor, Floats]]:
-        """The sums over moves, with their weights."""
-        sums = [(self.model, self.model_weight)]
-        if self.dual is not None and self.dual_weight is not None:
-            sums.append((self.dual, self.dual_weight))
-        if self.mean is not None and self.mean_weight is not None:
-            sums.append((self.mean, self.mean_weight))
-        return sums
-
-
-class Moves(ABC):
-    """The result of a block's local steps; a solver's own memory, good until its next call."""
-
-    def __init__(self, terms: BlockTerms, losses: Tensor) -> None:
-        self.terms = terms
-        self.losses = losses
-        """Each client's mean training loss [M]; where it was computed, since reading it from an accelerator means to wait."""
-        self.done: Done | None = None
-        """What the clients did, where a loop of their own decided on it."""
-
-    @abstractmethod
-    def move(self, k: int) -> Tensor:
-        """x_i - anchor."""
-
-    def sent(self, k: int) -> Tensor:
-        """D_i = x_i - x0, what a client sends (step 15)."""
-        terms, move = self.terms, self.move(k)
-        return move + (terms.anchors[k] - terms.sent.x0) if terms.own_anchors else move
-
-    @abstractmethod
-    def finish(
-        self, shares: Shares | None, alphas: Floats | None, place: Callable[[int], Tensor | None]
-    ) -> Iterator[Tensor]:
-        """Add the clients' shares to the sums; then each one's new dual in turn (step 14), none where ``alphas`` is None."""
-
-
-class WholeMoves(Moves):
-    """Moves that were written down, one row per client."""
-
-    def __init__(self, terms: BlockTerms, delta_MP: Tensor, losses: Tensor) -> None:
-        super().__init__(terms, losses)
-        self.delta = delta_MP
-
-    def move(self, k: int) -> Tensor:
-        return self.delta[k]
-
-    def finish(
-        self, shares: Shares | None, alphas: Floats | None, place: Callable[[int], Tensor | None]
-    ) -> Iterator[Tensor]:
-        terms, delta = self.terms, self.delta
-        if shares is not None:
-            sent = delta + (torch.stack(terms.anchors) - terms.sent.x0) if terms.own_anchors else delta
-            rule.add_weighted_(shares.model, shares.model_weight, sent)
-            if shares.dual is not None and shares.dual_weight is not None:
-                rule.add_weighted_(shares.dual, shares.dual_weight, delta)
-            if shares.mean is not None and shares.mean_weight is not None:
-                rule.add_weighted_(shares.mean, shares.mean_weight, sent)
-        if alphas is not None:
-            for k, (one, alpha) in enumerate(zip(terms, alphas.tolist(), strict=True)):
-                yield rule.dual_step(one.h, delta[k], alpha, out=place(k))
-
-
-class CompressedMoves(Moves):
-    """C(D_i) in place of D_i: what is sent, what the sums are made of, and what the dual moves by.
-
-    The dual is the error feedback. What C left out of D_i is missing from lam_i too, and so shows again in the client's next
-    move, which is corrected by that lam_i. Without duals (alpha = 0) a residual takes it up, which is kept like one.
-    """
-
-    def __init__(self, whole: Moves, compress: Compressor, residuals: Rows | None) -> None:
-        super().__init__(whole.terms, whole.losses)
-        self.done = whole.done
-        self._whole, self._residuals = whole, residuals
-        self._compress = compress if residuals is None else compress.contractive()
-        self._shrunk: dict[int, Shrunk] = {}
-
-    def move(self, k: int) -> Tensor:
-        if k in self._shrunk:
-            return self._compress.expand(self._shrunk[k], len(self.terms.sent.x0))
-        delta = self._whole.move(k)
-        if self._residuals is None:
-            return self._sent(k, delta)
-        sent, residual = rule.residual_step(delta, self._residuals.old(k), lambda owed: self._sent(k, owed))
-        self._residuals.stage(k, residual)
-        return sent
-
-    def _sent(self, k: int, vector: Tensor) -> Tensor:
-        block = self.terms.orders.block
-        rng = stream(block.seed, Purpose.ROUNDING, block.round, int(block.clients[k]))
-        self._shrunk[k] = self._compress.shrink(vector, rng)
-        return self._compress.expand(self._shrunk[k], len(vector))
-
-    def message(self, k: int) -> Tensor:
-        """What a client sends, as bytes."""
-        self.move(k)
-        return self._compress.encode(self._shrunk[k], len(self.terms.sent.x0))
-
-    def finish(
-        self, shares: Shares | None, alphas: Floats | None, place: Callable[[int], Tensor | None]
-    ) -> Iterator[Tensor]:
-        weighted = [] if shares is None else shares.weighted()
-        for k in range(len(self.terms)):
-            delta = self.move(k)
-            for total, weights in weighted:
-                rule.add_weighted_(total, weights[k : k + 1], delta.unsqueeze(0))
-            if alphas is not None:
-                yield rule.dual_step(self.terms[k].h, delta, float(alphas[k]), out=place(k))
-
+from fedvra.core.moves import CompressedMoves as CompressedMoves
+from fedvra.core.moves import CountedMoves as CountedMoves
+from fedvra.core.moves import Moves as Moves
+from fedvra.core.moves import Shares as Shares
+from fedvra.core.moves import WholeMoves as WholeMoves
+from fedvra.core.whole import check_range, to_whole
 
 Solve = Callable[[BlockTerms, Private, Block], Moves]
 """Each client's Q_i steps 11 from its anchor (steps 9-13). What is private is updated in place."""
@@ -162,8 +36,8 @@ def client_round(
 ) -> Moves:
     """Steps 9-15 for a block of clients: correction, local steps, new dual, and what is sent.
 
-    With ``orders.compress`` C(D_i) takes the place of D_i. New rows are staged in ``kept``. With ``shares``, uploads are added
-    to the sums at once; without, ``Moves.sent`` gives each.
+    With ``orders.compress`` or ``orders.counting`` C(D_i) takes the place of D_i. New rows are staged in ``kept``. With
+    ``shares``, uploads are added to the sums at once; without, ``Moves.sent`` gives each.
     """
     with torch.no_grad():
         terms = BlockTerms(sent, orders, kept.duals, kept.anchors)
@@ -172,6 +46,8 @@ def client_round(
     with torch.no_grad():
         if orders.compress is not None:
             moves = CompressedMoves(moves, orders.compress, kept.residuals)
+        elif orders.counting is not None:
+            moves = CountedMoves(moves, orders.counting, kept.residuals)
         duals = kept.duals
         alpha = rule.true_alpha(orders.alpha, orders.rate, None if moves.done is None else moves.done.carried)
         new = moves.finish(shares, None if duals is None else alpha, _nowhere if duals is None else duals.place)
@@ -209,6 +85,9 @@ class Sums(NamedTuple):
     mean: Tensor | None = None
     """sum_A omega_i*D_i, where it had to be formed: see :func:`forms_mean`."""
 
+    lam: Tensor | None = None
+    """The new lam, where step 19 was taken in whole units (``rule.whole_dual_step``)."""
+
     def moves(self, row: rule.Coefficients) -> Tensor:
         """sum_A omega_i*D_i."""
         if self.mean is not None:
@@ -240,6 +119,13 @@ class Server(NamedTuple):
     """The model that the run is for, where it is not x0."""
 
 
+def whole_server_dual(whole: Tensor, told: Tensor, omega: Floats, sigma: float, grains: int, counted: Tensor) -> Tensor:
+    """Step 19 in whole units: ``rule.whole_dual_step`` on sums, each client's part rounded as the client rounds it."""
+    taken = None if not sigma else sum(to_whole(sigma * each * told.double()) for each in omega.tolist())
+    assert not isinstance(taken, int)
+    return check_range(rule.whole_dual_step(whole, taken, grains, counted))
+
+
 def server_round(
     server: Server,
     cohort: Cohort,
@@ -261,7 +147,9 @@ def server_round(
     keep = counted.astype(np.float64)
     amounts = cohort.steps if cohort.effective is None else cohort.effective
     totals = rule.Totals(float(keep @ cohort.omega), float(keep @ (cohort.omega * amounts)))
-    lam = rule.server_dual(server.lam, sums.dual, row.sigma, totals.omega, sums.told)
+    lam = sums.lam
+    if lam is None:
+        lam = rule.server_dual(server.lam, sums.dual, row.sigma, totals.omega, sums.told)
     x0 = server.x0
     if row.communicates:
         x0 = rule.server_model(x0, lam, sums.model, row.scale(totals), row.kappa, project)

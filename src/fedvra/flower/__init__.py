@@ -17,6 +17,7 @@ from fedvra.core.errors import UsageError
 
 _HOMES = {
     "fedvra.local.own_loop": ["LocalWork"],
+    "fedvra.flower.mask_table": ["MaskedSum"],
     "fedvra.flower.node": ["client", "client_app"],
     "fedvra.flower.client_ledger": ["Ledger"],
     "fedvra.flower.strategy": ["Audit", "Strategy"],

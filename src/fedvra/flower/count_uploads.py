@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from flwr.app import Message
 from flwr.supercore import log
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvra.core import rule
@@ -98,9 +99,26 @@ def count(
         shadow_row = _ShadowRow(int(part.clients[k]), books.shadow, duals) if shadow else None
         _repeat(sent, experiment, cohort, row, one, upload, Kept(duals=shadow_row), shares)
     told = sent.lam if experiment.compress_down is not None else None
+    take_step(books, experiment, cohort, counted, row, Sums(model, dual, aux, loss, told, mean))
+    books.shadow.update(duals)
+    for client, upload in zip(part.clients.tolist(), made, strict=True):
+        books.tickets[client] = upload.ticket
+        books.restores.pop(client, None)
+    return loss
+
+
+@torch.no_grad()
+def take_step(
+    books: Books,
+    experiment: Experiment,
+    cohort: Cohort,
+    counted: NDArray[np.bool_],
+    row: rule.Coefficients,
+    sums: Sums,
+) -> None:
+    """Steps 19 and 20 with the sums of those who count: new x0, lam, buffers and memory; or none of them, where x0 diverged."""
     server = Server(books.x0, books.lam, books.aux, books.memory, books.deployed)
     projected = partial(project, experiment.problem)
-    sums = Sums(model, dual, aux, loss, told, mean)
     after = server_round(server, cohort, counted, row, sums, experiment.algorithm, projected, experiment.deployment)
     if not bool(torch.isfinite(after.x0).all() and torch.isfinite(after.lam).all()):
         raise DivergedError(
@@ -109,11 +127,6 @@ def count(
             books.round + 1,
         )
     books.x0, books.lam, books.aux, books.memory, books.deployed = after
-    books.shadow.update(duals)
-    for client, upload in zip(part.clients.tolist(), made, strict=True):
-        books.tickets[client] = upload.ticket
-        books.restores.pop(client, None)
-    return loss
 
 
 def _settled(

@@ -23,6 +23,9 @@ from fedvra.data.dataset import Dataset, FederatedData, split
 from fedvra.data.partitions import Dirichlet
 from fedvra.data.sources import load
 from fedvra.flower.launcher import LocalFederation
+from fedvra.flower.mask_keys import make_key
+from fedvra.flower.mask_table import MaskedSum
+from fedvra.flower.masked_node import MASK_KEY, PEERS
 from fedvra.flower.node import client_app
 from fedvra.flower.strategy import Strategy
 from fedvra.models.mlp import mlp
@@ -51,6 +54,7 @@ clientapp = "digits:client"
 nodes = 3
 rounds = 5
 folder = ""
+masked = false
 """
 MODULE = """\
 from fedvra.flower.demo import make_client, make_server
@@ -96,6 +100,7 @@ def make_server() -> ServerApp:
             batch_size=20,
             weights="samples",
             folder=str(config["folder"]),
+            secure=MaskedSum() if config["masked"] else None,
         )
         strategy.start(grid, num_rounds=int(config["rounds"]), timeout=300, evaluate_fn=report(strategy))
         found = strategy.audit(grid)
@@ -137,10 +142,14 @@ class DigitsFederation(LocalFederation):
     preload = ("fedvra.flower.demo", "sklearn.datasets")
 
     def node_config(self, i: int) -> str:
-        return f'data-file="{self.folder / f"shard{i}.npz"}"'
+        masks = self.folder / "masks"
+        keys = f' {MASK_KEY}="{masks / f"client-{i}.key"}" {PEERS}="{masks / "peers.txt"}"' if masks.exists() else ""
+        return f'data-file="{self.folder / f"shard{i}.npz"}"{keys}'
 
 
-def run(nodes: int, rounds: int, secure: bool, folder: Path, workers: bool = True) -> Iterator[str]:
+def run(
+    nodes: int, rounds: int, secure: bool, folder: Path, workers: bool = True, masked: bool = False
+) -> Iterator[str]:
     """Start everything, run, stop everything; yields lines for the user as they come."""
     app = folder / "app"
     app.mkdir(parents=True, exist_ok=True)
@@ -154,8 +163,11 @@ def run(nodes: int, rounds: int, secure: bool, folder: Path, workers: bool = Tru
         most = ", ".join(str(held[0][k]) for k in np.argsort(-held[1])[:3])
         yield f"node {i} holds {len(rows)} digits, most of them {most}"
     yield f"starting a SuperLink and {nodes} SuperNodes{' behind a gate (TLS, keys, a signed app)' if secure else ''}"
+    if masked:
+        public = [make_key(i, folder / "masks")[1].read_text() for i in range(nodes)]
+        (folder / "masks" / "peers.txt").write_text("".join(public))
     with DigitsFederation(nodes, folder, secure=secure, workers=workers) as federation:
-        given = {"nodes": nodes, "rounds": rounds, "folder": folder / "books"}
+        given = {"nodes": nodes, "rounds": rounds, "folder": folder / "books", "masked": masked}
         heard = []
         with federation.submit(app, given) as process:
             assert process.stdout is not None

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from fedvra.core import rule
 from fedvra.core.block import Broadcast
 from fedvra.core.cohort import Cohort, Floats, Ints
+from fedvra.core.errors import require
 from fedvra.flower.exchange import exchange
 from fedvra.flower.protocol import Answer, Errand, Order, Status, to_array
 from fedvra.flower.roster import answers, make_message
@@ -105,6 +106,9 @@ def losses(strategy: Strategy, grid: Grid) -> Callable[[Ints], Floats]:
     """f_i(x0), asked of the clients; whoever does not answer, or not with a number, comes last."""
 
     def asked(clients: Ints) -> Floats:
+        require(
+            strategy.secure is None, "secure: the sampler asks for losses of single clients, and the server sees none."
+        )
         x0, how = model_vectors(strategy), down_text(strategy)
         orders = [
             replace(make_order(strategy, Errand.LOSS, int(i)), arrays={}, shared=x0, compress_down=how) for i in clients

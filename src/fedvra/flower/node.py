@@ -7,7 +7,7 @@
     def train(work: LocalWork) -> Tensor:
         return work.solve()
 
-``client_app(problem=..., data=...)`` is the same in one line.
+``client_app(problem=..., data=...)`` is the same in one line. Longer than other files: a message is answered in one place.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from torch import Tensor
 
 from fedvra.compress import parse_compressor
 from fedvra.core.block import Block, BlockTerms, Broadcast, Kept, Orders, Private
+from fedvra.core.block import Rows as KeptRows
 from fedvra.core.errors import UsageError, require
 from fedvra.core.optimisers import PLAIN, LocalOptimiser, Torch, parse_local
 from fedvra.core.record_dp import Guard, RecordDP, as_privacy, parse_privacy
-from fedvra.core.step import CompressedMoves, Moves, client_round
+from fedvra.core.step import CompressedMoves, CountedMoves, Moves, client_round
 from fedvra.core.threads import one_thread
 from fedvra.data.dataset import Dataset
 from fedvra.flower.client_ledger import Ledger, LedgerRows, LostStateError, Rows, StaleMessageError
 from fedvra.flower.evaluating import own_results
+from fedvra.flower.mask_keys import RosterError
+from fedvra.flower.masked_node import WHOLE, Party
 from fedvra.flower.orphans import end_with_supernode
 from fedvra.flower.own_part import PARTITION as PARTITION
 from fedvra.flower.own_part import client_number, own_part
@@ -163,6 +166,7 @@ class _Node:
         if self.rule is not None and order.errand in (Errand.LOSS, Errand.EVALUATE):
             return self._say(Status.REFUSED, "what its data come to without noise is not told (privacy).")
         try:
+            self.party = Party.of(self.context.node_config, order, self.client)
             match order.errand:
                 case Errand.HELLO:
                     return self._hello()
@@ -173,6 +177,8 @@ class _Node:
                 case Errand.REPORT | Errand.TRAIN:
                     with self.ledger.alone():
                         self._settle()
+                        if self.party is not None:
+                            self.party.spend()
                         return self._report() if order.errand == Errand.REPORT else self._train()
         except BudgetSpentError as error:
             return self._say(Status.SPENT, str(error))
@@ -180,6 +186,8 @@ class _Node:
             return self._say(Status.LOST, str(error))
         except StaleMessageError as error:
             return self._say(Status.STALE, str(error))
+        except RosterError as error:
+            return self._say(Status.REFUSED, str(error))
         return self._say(Status.REFUSED, f"there is no errand {order.errand!r}: is the server's fedvra newer?")
 
     def _say(self, status: Status, reason: str = "", **more: Any) -> Answer:
@@ -224,6 +232,9 @@ class _Node:
 
     def _report(self) -> Answer:
         rows = self.ledger.rows()
+        if self.party is not None:
+            arrays, new = self.party.report(rows, self.problem.initial(self.order.seed).numel())
+            return self._say(Status.DONE, ticket=self.ledger.stage(new) if new else "", arrays=arrays)
         return self._say(Status.DONE, arrays={"lam": to_array(rows["lam"])} if "lam" in rows else {})
 
     def _train(self) -> Answer:
@@ -239,8 +250,10 @@ class _Node:
         orders = Orders(block, gamma, alpha, order.sigma, self.problem.decay, local=self._optimiser(), rate=rate)
         guard, spent = self._guard()
         orders = replace(orders, compress=parse_compressor(order.compress) if order.compress else None, guard=guard)
+        if self.party is not None:
+            orders = replace(orders, counting=self.party.counting(rows))
         kept = Kept(
-            duals=LedgerRows("lam", rows, new) if order.alpha or order.sigma or "lam" in rows else None,
+            duals=self._duals(rows, new, x0.dtype),
             aux=LedgerRows("aux", rows, new) if keeps_statistics_local(self.problem) else None,
             y=LedgerRows("y", rows, new) if y_width_of(self.problem, self.data) else None,
             residuals=LedgerRows("residual", rows, new) if order.residual else None,
@@ -251,6 +264,12 @@ class _Node:
             private = kept.start(aux, start_of_y(solver), block.clients)
             sent = Broadcast(x0, torch.zeros_like(x0) if lam is None else lam, aux)
             moves = client_round(functools.partial(self._steps, solver), sent, orders, kept, private)
+        if self.party is not None:
+            assert isinstance(moves, CountedMoves)
+            loss = float(moves.losses[0]) if guard is None else 0.0
+            said: dict[str, Any] = {} if guard is None else {"silent": 1, "epsilon": spent}
+            arrays = self.party.upload(moves, loss, None if private.aux is None else private.aux[0])
+            return self._say(Status.DONE, ticket=self.ledger.stage(new), arrays=arrays, **said)
         arrays = {"move": to_array(moves.message(0) if isinstance(moves, CompressedMoves) else moves.sent(0))}
         if private.aux is not None:
             arrays["aux"] = to_array(private.aux[0])
@@ -260,6 +279,12 @@ class _Node:
         if moves.done is None:
             return answer
         return replace(answer, steps=int(moves.done.steps[0]), carried=float(np.nan_to_num(moves.done.carried[0])))
+
+    def _duals(self, rows: Rows, new: Rows, dtype: torch.dtype) -> KeptRows | None:
+        """Where this client's dual is, if it has one."""
+        if not (self.order.alpha or self.order.sigma or rows.keys() & {"lam", WHOLE}):
+            return None
+        return LedgerRows("lam", rows, new) if self.party is None else self.party.duals(rows, new, dtype)
 
     def _optimiser(self) -> LocalOptimiser:
         """The one that the order names."""

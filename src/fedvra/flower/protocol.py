@@ -99,10 +99,20 @@ class Order:
     """What was done to x0 and lam, which then are bytes; "": nothing."""
     privacy: str = ""
     """What is to be done to the gradients of records, as the command line writes it; "": what the client itself wants."""
+    bits: int = 0
+    """Of each number of a masked sum; 0: nothing is masked."""
+    grains: int = 0
+    """What a unit of the first sum is worth in duals; 0 where there is none."""
+    unit: float = 0.0
+    second_unit: float = 0.0
+    """What 1 stands for in the first sum and, where there is one, in the second."""
+    reach: float = 0.0
+    """How far a move is expected to go in any coordinate: what it did is said in relation to this."""
     metrics: str = ""
     """Which figures are wanted besides accuracy and loss, by name, separated by commas."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
-    """x0, lam (where sigma is not 0), aux, and lam_i as "restore" for a client that lost its own."""
+    """x0, lam (where sigma is not 0), aux, lam_i as "restore" for a client that lost its own, and the
+    "table" of those who are in a masked sum."""
     shared: Mapping[str, Array] = field(default_factory=dict)
     """Those that go to everybody, as they are sent: one copy for all messages of a round. A client finds them in ``arrays``."""
 
@@ -130,8 +140,8 @@ class Answer:
     carried: float = 0.0
     """T_i, likewise: how far a constant unit gradient would have been carried; 0 where its optimiser has no such number."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
-    """"move" (x_i - x0, or the bytes that it was compressed to), "aux", "lam" in a report, "figures" of a test: as they came,
-    to be checked before they are read."""
+    """"move" (x_i - x0, or the bytes that it was compressed to), "aux", "lam" in a report, "figures" of a test, "second" and
+    "few" of a masked sum: as they came, to be checked before they are read."""
 
 
 def pack(message: Order | Answer) -> RecordDict:
@@ -148,13 +158,13 @@ def pack(message: Order | Answer) -> RecordDict:
 
 
 def unpack_order(content: RecordDict) -> Order:
-    scalars, arrays = _records(content, Order, {"x0", "lam", "aux", "restore"})
+    scalars, arrays = _records(content, Order, {"x0", "lam", "aux", "restore", "table"})
     return Order(**scalars, arrays={name: read_array(array) for name, array in arrays.items()})
 
 
 def unpack_answer(content: RecordDict) -> Answer:
     """An answer whose numbers and words have the right types; its arrays are still as they came."""
-    scalars, arrays = _records(content, Answer, {"move", "aux", "lam", "figures"})
+    scalars, arrays = _records(content, Answer, {"move", "aux", "lam", "figures", "second", "few"})
     return Answer(**scalars, arrays=arrays)
 
 

@@ -65,6 +65,10 @@ class Books:
     """lam_i that goes along with the next message to a client that lost its own."""
     shadow: dict[int, Tensor] = field(default_factory=dict)
     """The server's copy of every lam_i, where it keeps one."""
+    whole: Tensor | None = None
+    """lam in grains, where sums are masked (``fedvra.core.whole``)."""
+    reach: float = 0.0
+    """How far moves went in the last masked sum, in any coordinate, on average; 0 before the first."""
 
     @property
     def model(self) -> Deployed:
@@ -122,6 +126,8 @@ class Books:
             server["aux"] = self.aux
         if self.deployed is not None:
             server |= self.deployed.tensors()
+        if self.whole is not None:
+            server["whole"] = self.whole
         files = [("server.safetensors", server)]
         for name, rows in (("restores", self.restores), ("shadow", self.shadow)):
             if rows:
@@ -135,6 +141,7 @@ class Books:
             "incarnation": self.incarnation,
             "tickets": {str(client): ticket for client, ticket in self.tickets.items()},
             "keys": {str(client): fingerprint for client, fingerprint in self.keys.items()},
+            "reach": self.reach,
         }
         try:
             with private_files(folder):
@@ -198,6 +205,8 @@ class Books:
             keys={int(client): fingerprint for client, fingerprint in facts.get("keys", {}).items()},
             restores=_rows(path / "restores.safetensors"),
             shadow=_rows(path / "shadow.safetensors"),
+            whole=server.get("whole"),
+            reach=float(facts.get("reach", 0.0)),
         )
 
 

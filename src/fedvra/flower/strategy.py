@@ -38,6 +38,10 @@ from fedvra.flower.course import Evaluate, as_arrays, note_round, results_of_nod
 from fedvra.flower.errands import losses, make_order, train_orders
 from fedvra.flower.evaluating import collected, evaluation_messages
 from fedvra.flower.exchange import exchange
+from fedvra.flower.mask_table import MaskedSum
+from fedvra.flower.masked_audit import masked_audit
+from fedvra.flower.masked_members import settle_masked_members
+from fedvra.flower.masked_server import check_secure, count_masked, masked_orders
 from fedvra.flower.members import requests, settle_members
 from fedvra.flower.private import read_key
 from fedvra.flower.protocol import Answer, Errand
@@ -71,6 +75,7 @@ class Strategy(FlowerStrategy):
         refuse: which of a round's uploads are not counted, e.g. ``fv.MedianNorm(3)`` or ``fv.MultiKrum(2)``; None: all are.
         compress, compress_down: what is done to uploads and downloads, as in ``simulate``.
         privacy: what clients do to the gradients of records, as in ``simulate``; one with a rule of its own goes by that.
+        secure: ``MaskedSum(least=3, bits=16)`` shows this server sums of uploads only; see docs/privacy.md.
         max_samples: refuse clients that say they hold more; with weights="samples" it is what they may claim.
         audit_every: compare lam with the clients' duals every so many rounds; 0 never.
         bind_keys: a client number belongs to the key of the node that claimed it first. False where SuperNodes are not
@@ -109,6 +114,7 @@ class Strategy(FlowerStrategy):
         compress: Compressor | str | None = None,
         compress_down: Compressor | str | None = None,
         privacy: RecordDP | str | None = None,
+        secure: MaskedSum | None = None,
         max_samples: int = 10**9,
         audit_every: int = 25,
         bind_keys: bool = True,
@@ -144,18 +150,19 @@ class Strategy(FlowerStrategy):
             deploy=None if deploy is None else parse_deploy(deploy),
             privacy=as_privacy(privacy),
         )
+        self.secure = check_secure(secure, self.experiment, clients, shadow, max_norm, evaluate_every)
         self.folder, self.max_norm, self.shadow, self.wait = Path(folder), max_norm, shadow, wait
         self.max_samples, self.audit_every, self.bind_keys = max_samples, audit_every, bind_keys
         self.max_void = check_whole("max_void", max_void)
         self.evaluate_every = check_whole("evaluate_every", evaluate_every, least=0)
         self.evaluate_clients, self.metric_names = evaluate_clients, list(metrics)
-        self.callbacks = as_callbacks(callbacks)
-        self.key = read_key(key_file)
+        self.callbacks, self.key = as_callbacks(callbacks), read_key(key_file)
         x0 = self.experiment.start()
         self.frozen = frozen_hash(frozen_of(problem, seed))
         """What is frozen in the model, by its hash: every order names it, and no node works on another."""
         identity = {"algorithm": algorithm.name, "seed": seed, "clients": clients, "parameters": x0.numel()}
         members = Members.founders(clients, max_clients)
+        identity |= {"secure": True} if secure else {}
         self.books = Books.begin(identity, x0, statistics_of(problem, seed), members)
         numbers = len(members.joined)
         Plan(self.experiment, np.ones(numbers, dtype=np.int64), members)  # what it would refuse is known beforehand
@@ -217,9 +224,9 @@ class Strategy(FlowerStrategy):
     def play(self, grid: Grid) -> MetricRecord:
         """One round, written down when this returns."""
         self.roster.refresh(grid, self.timeout)
-        if self.lost:
+        if self.lost and self.secure is None:
             repair(self, grid)
-        self.changes = settle_members(self, grid)
+        self.changes = (settle_masked_members if self.secure else settle_members)(self, grid)
         messages = list(self.configure_train(self.books.round + 1, ArrayRecord(), ConfigRecord(), grid))
         _, figures = self.aggregate_train(self.books.round + 1, exchange(grid, messages, self.timeout))
         assert figures is not None
@@ -232,7 +239,7 @@ class Strategy(FlowerStrategy):
     def audit(self, grid: Grid) -> Audit:
         """Ask every client for its dual and measure \\|lam - sum_i omega_i*lam_i\\|; see :class:`Audit`."""
         self.roster.refresh(grid, self.timeout)
-        return audit(self, grid)
+        return (masked_audit if self.secure else audit)(self, grid)
 
     # -- one round --------------------------------------------------------------------------------------------------------
 
@@ -247,7 +254,7 @@ class Strategy(FlowerStrategy):
             return []
         row = self._row = plan.row(cohort, books.counts)
         require(row.communicates, "rounds without communication need the simulator: set skip to 0.")
-        for order in train_orders(self, cohort, row):
+        for order in (train_orders if self.secure is None else masked_orders)(self, cohort, row):
             message = make_message(order, self.roster.nodes[order.client], self.timeout)
             self._sent.append((message, order.client))
         return [message for message, _ in self._sent]
@@ -258,7 +265,7 @@ class Strategy(FlowerStrategy):
         """Count what can be counted, take the server's step, write the books."""
         cohort, books = self._cohort, self.books
         assert cohort is not None
-        outcome = count_uploads(self, cohort, self._row, self._sent, replies)
+        outcome = (count_masked if self.secure else count_uploads)(self, cohort, self._row, self._sent, replies)
         books.counts[cohort.clients] += 1
         books.round += 1
         figures = note_round(self, cohort, outcome, self._row, len(self._sent))

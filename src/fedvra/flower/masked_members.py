@@ -1,0 +1,65 @@
+"""Members who come and go where sums are masked: lam is found anew, as the masked sum of the duals of those who stay.
+
+Nobody's dual is known to the server, not even that of one who leaves. So each of those who stay weighs its own by its new
+weight, to the nearest grain, and the sum of these is the new lam: sum_i omega_i*lam_i, exactly, as before. All of them have to
+answer; until they do, nothing changes and those who are to leave sit out. The server has the sums before and after: a departure
+tells it the dual of the one who left, or the sum of several who left together.
+"""
+
+from __future__ import annotations
+
+from logging import INFO, WARNING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from fedvra.core.members import NEVER
+from fedvra.core.whole import to_real
+from fedvra.engines.experiment import Plan
+from fedvra.flower.masked_audit import NoSumError, holders, sum_of_duals
+from fedvra.flower.members import EXPEL, requests
+
+if TYPE_CHECKING:
+    from fedvra.flower.strategy import Strategy
+
+
+def settle_masked_members(strategy: Strategy, grid: Grid) -> dict[str, Any]:
+    """Who leaves, joins or has other samples than before, written down when this returns; what a record says of it."""
+    books, said, members = strategy.books, strategy.said, strategy.books.members
+    strategy.leaving |= requests(strategy.folder, books, strategy.key)
+    strategy.leaving &= set(members.numbers.tolist())
+    left, numbers = sorted(strategy.leaving), books.samples.copy()
+    joined = [client for client in sorted(strategy.roster.nodes) if members.joined[client] == NEVER]
+    grown = {i: [int(numbers[i]), n] for i, n in said.items() if members.present[i] and n != numbers[i]}
+    if not (left or joined or grown):
+        return {}
+    for client in left:
+        members = members.leave(client, books.round)
+    for client in joined:
+        members = members.join(client, books.round)
+    for client in (*joined, *grown):
+        numbers[client] = said[client]
+    omega = Plan(strategy.experiment, numbers, members).omega  # raises where the experiment does not go with it
+    if books.whole is not None:
+        try:
+            total, tickets = sum_of_duals(strategy, grid, np.setdiff1d(holders(books), left), omega)
+        except NoSumError as missing:
+            log(WARNING, "members change when all who stay have answered: %s", missing.why)
+            return {}
+        books.whole, books.lam = total, to_real(total, books.lam.dtype)
+        books.tickets.update(tickets)
+    books.members, books.samples = members, numbers
+    for client in left:
+        for rows in (books.tickets, books.keys, said):
+            rows.pop(client, None)
+        strategy.lost.discard(client)
+        strategy.roster.forget(client)
+    strategy.leaving.clear()
+    strategy.save()  # before anybody works under the new weights
+    for client in left:
+        (strategy.folder / EXPEL.format(client)).unlink(missing_ok=True)
+    found = {"left": left, "joined": joined, "samples": grown}
+    log(INFO, "members: %s", found)
+    return {name: each for name, each in found.items() if each}

@@ -1,0 +1,288 @@
+"""The server's side of masked sums: one order for all of a cohort, and one sum of what they send, or none.
+
+Who is missing, late or refused makes the round void: what the others sent stays noise, their duals are rolled back by their
+tickets, and the next round has a number and masks of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from logging import WARNING
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from flwr.app import Message
+from flwr.supercore import log
+from torch import Tensor
+
+from fedvra.core import rule
+from fedvra.core.block import Broadcast
+from fedvra.core.cohort import Cohort, Floats
+from fedvra.core.errors import UsageError, require
+from fedvra.core.loops import Loop
+from fedvra.core.step import Sums, forms_mean, whole_server_dual
+from fedvra.core.whole import GRAIN, WIDE, Ring, Words, to_real
+from fedvra.flower.client_ledger import check_ticket
+from fedvra.flower.count_uploads import Outcome, take_step
+from fedvra.flower.errands import train_orders
+from fedvra.flower.mask_table import MaskedSum, Table
+from fedvra.flower.masked_node import FINE
+from fedvra.flower.protocol import Answer, BadMessageError, Order, Status, printable, read_array, to_array
+from fedvra.flower.roster import answers
+from fedvra.flower.uploads import RefusedUploadError
+from fedvra.samplers.power_of_choice import PowerOfChoice
+
+if TYPE_CHECKING:
+    from fedvra.engines.experiment import Experiment
+    from fedvra.flower.server_books import Books
+    from fedvra.flower.strategy import Strategy
+
+HEADROOM = 4.0
+"""A unit is such that the range takes so many times what moves reached on average the last time; what exceeds it is clipped."""
+SHRINK = 0.5
+"""What is expected of moves becomes no smaller than this share of itself in one round: cohorts differ."""
+SAME = 1e-9
+"""Numbers that differ by a smaller share are one and the same."""
+LEVELS = 7
+"""At least so many levels above 0, as with compression to four bits."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the uploads of a round are counted."""
+
+    ring: Ring
+    first: Floats
+    """Weights of the moves in the first sum [M]."""
+    unit: float
+    grains: int
+    ratio: float | None
+    """The model's sum as a multiple of the first; None where it takes a second."""
+    second: Floats
+    second_unit: float
+    reach: float
+
+    @classmethod
+    def of(cls, secure: MaskedSum, cohort: Cohort, row: rule.Coefficients, reach: float) -> Scheme:
+        """For a cohort whose moves are expected to reach so far in any coordinate; 0: as far as gradients of 1 carry them."""
+        ring, reach = Ring(secure.bits), reach or float(cohort.carry.max())
+        most = ring.room(len(cohort))
+        require(
+            most >= LEVELS,
+            f"{len(cohort)} clients in a sum of {secure.bits} bits leave each of them {most} levels: use more bits, or fewer "
+            "clients.",
+        )
+        model, dual, nothing = cohort.omega * row.w, cohort.omega * row.alpha, np.zeros(len(cohort))
+        if not row.alpha.any():
+            return cls(ring, model, _unit(model, reach, most), 0, 1.0, nothing, 0.0, reach)
+        grains = max(1, round(_unit(dual, reach, most) / GRAIN))
+        ratios = row.w / np.where(row.alpha > 0, row.alpha, np.nan)
+        if ratios.max() - ratios.min() <= SAME * ratios.max():  # false for NaN
+            return cls(ring, dual, grains * GRAIN, grains, float(ratios[0]), nothing, 0.0, reach)
+        return cls(ring, dual, grains * GRAIN, grains, None, model, _unit(model, reach, most), reach)
+
+
+def _unit(weights: Floats, reach: float, most: int) -> float:
+    return float(weights.max()) * HEADROOM * reach / most or 1.0
+
+
+def check_secure(
+    secure: MaskedSum | None,
+    experiment: Experiment,
+    clients: int,
+    shadow: bool,
+    max_norm: float | None,
+    evaluate_every: int,
+) -> MaskedSum | None:
+    """Give it back; refuse what masks make impossible, each in a sentence, before anything is written."""
+    if secure is None:
+        return None
+    require(isinstance(secure, MaskedSum), f"secure must be fedvra.flower.MaskedSum(...) or None, got {secure!r}.")
+    require(clients >= secure.least, f"secure: {clients} clients are fewer than the least of a sum, {secure.least}.")
+    e = experiment
+    refused: dict[str, tuple[object, str]] = {
+        "refuse": (e.refuse, "looks at single uploads"),
+        "compress": (e.compress, "makes vectors that do not add up under masks; bits= makes uploads small"),
+        "local=Loop": (isinstance(e.local, Loop), "needs to hear what each client did"),
+        "shadow": (shadow, "follows single duals"),
+        "max_norm": (max_norm is not None, "looks at single uploads"),
+        "evaluate_every": (evaluate_every, "asks for results of single clients"),
+        "PowerOfChoice": (isinstance(e.sampler, PowerOfChoice), "asks for losses of single clients"),
+    }
+    for name, (given, why) in refused.items():
+        require(not given, f"secure: {name} {why}, and the server sees none: leave it out.")
+    return secure
+
+
+# -- a round ---------------------------------------------------------------------------------------------------------------
+
+
+def masked_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> list[Order]:
+    """The work of a round, for all of the cohort or for nobody: with one missing there would be no sum."""
+    secure = strategy.secure
+    assert secure is not None
+    there = set(strategy.roster.nodes) - strategy.lost - strategy.leaving
+    if not there.issuperset(cohort.clients.tolist()) or len(cohort) < secure.least:
+        return []
+    require(bool((cohort.omega > 0).all()), "secure: a client without weight has no part in a sum: give all a weight.")
+    require(
+        not forms_mean(strategy.experiment.deployment, row),
+        "secure: deploy='mean' would take one more sum where clients' weights differ: leave it out.",
+    )
+    scheme = Scheme.of(secure, cohort, row, strategy.books.reach)
+    table = Table(cohort.clients, cohort.omega, scheme.first, scheme.second, cohort.steps, cohort.eta, row.gamma)
+    return [
+        replace(
+            order,
+            bits=secure.bits,
+            grains=scheme.grains,
+            unit=scheme.unit,
+            second_unit=scheme.second_unit,
+            reach=scheme.reach,
+            residual=int(not row.alpha.any()),
+        )
+        for order in alike(train_orders(strategy, cohort, row), table)
+    ]
+
+
+def alike(orders: Sequence[Order], table: Table) -> list[Order]:
+    """Orders of one sum: all bear the number of the last, for masks go by it."""
+    number = max(order.number for order in orders)
+    array = to_array(table.tensor())
+    return [replace(o, number=number, shared={**o.shared, "table": array}) for o in orders]
+
+
+@dataclass(frozen=True)
+class Masked:
+    """What one client sent: tickets are for all to see, the rest is noise by itself."""
+
+    ticket: str
+    move: Words
+    few: Words
+    second: Words | None = None
+
+    def plus(self, other: Masked, ring: Ring) -> Masked:
+        """The sum of two: exact, and so the same in whatever order they come."""
+        second = None if self.second is None or other.second is None else ring.add(self.second, other.second)
+        return Masked("", ring.add(self.move, other.move), Ring(WIDE).add(self.few, other.few), second)
+
+
+def read_masked(answer: Answer, client: int, scheme: Scheme, width: int, few: int) -> Masked:
+    """What a client sent, once it is known to be of the right form; raises RefusedUploadError."""
+    if answer.client != client:
+        raise RefusedUploadError(f"it says that it comes from client {answer.client}")
+    try:
+        check_ticket(answer.ticket)
+    except UsageError as error:
+        raise RefusedUploadError(str(error)) from error
+    if not answer.ticket:
+        raise RefusedUploadError("it carries no ticket")
+    ring = scheme.ring
+    second = read_words(answer, "second", ring, width) if scheme.ratio is None else None
+    return Masked(
+        answer.ticket, read_words(answer, "move", ring, width), read_words(answer, "few", Ring(WIDE), few), second
+    )
+
+
+def read_words(answer: Answer, name: str, ring: Ring, count: int) -> Words:
+    array = answer.arrays.get(name)
+    if array is None:
+        raise RefusedUploadError(f"{name}: missing")
+    if len(array.data) > ring.nbytes(count) + 256:
+        raise RefusedUploadError(f"{name} takes {len(array.data)} bytes, expected {ring.nbytes(count)}")
+    try:
+        found = read_array(array)
+    except BadMessageError as error:
+        raise RefusedUploadError(f"{name}: {error}") from error
+    if found.dtype != torch.uint8 or found.numel() != ring.nbytes(count):
+        raise RefusedUploadError(
+            f"{name}: {found.numel()} numbers of {found.dtype}, expected {ring.nbytes(count)} bytes"
+        )
+    return ring.decode(found.numpy(), count)
+
+
+def count_masked(
+    strategy: Strategy,
+    cohort: Cohort,
+    row: rule.Coefficients | None,
+    sent: Sequence[tuple[Message, int]],
+    replies: Iterable[Message],
+) -> Outcome:
+    """Enter the sum of a cohort's uploads into the books, if all are there."""
+    books, e, secure = strategy.books, strategy.experiment, strategy.secure
+    assert secure is not None
+    why = {i: "has lost its state" for i in cohort.clients.tolist() if i in strategy.lost}
+    why |= {i: "is leaving" for i in cohort.clients.tolist() if i in strategy.leaving}
+    why |= {i: "is not connected" for i in cohort.clients.tolist() if i not in strategy.roster.nodes and i not in why}
+    if row is None or not sent:
+        few = {i: f"is one of {len(cohort)}, and {secure.least} is the least" for i in cohort.clients.tolist()}
+        return _void(strategy, why or few)
+    scheme, total, tickets = Scheme.of(secure, cohort, row, books.reach), None, dict[int, str]()
+    silent, epsilon = False, 0.0
+    width, few_numbers = len(books.x0), 2 + (0 if books.aux is None else len(books.aux))
+    for client, answer in answers(sent, replies):
+        try:
+            if isinstance(answer, str) or answer.status != Status.DONE:
+                why[client] = answer if isinstance(answer, str) else f"did not do the work: {printable(answer.reason)}"
+                if isinstance(answer, Answer) and answer.status == Status.LOST:
+                    strategy.lost.add(client)
+            else:
+                found = read_masked(answer, client, scheme, width, few_numbers)
+                total = found if total is None else total.plus(found, scheme.ring)
+                tickets[client] = found.ticket
+                silent, epsilon = silent or bool(answer.silent), max(epsilon, answer.epsilon)
+        except RefusedUploadError as refusal:
+            why[client] = f"is refused: {refusal}"
+    if why or total is None:
+        return _void(strategy, why)  # what the others sent stays noise
+    told = Broadcast(books.x0, books.lam, books.aux).rounded(e.compress_down, e.seed, books.round)
+    seen = unmask(books, told, cohort, row, scheme, total)
+    sums = seen.sums._replace(loss=math.nan) if silent else seen.sums
+    take_step(books, e, cohort, np.ones(len(cohort), dtype=bool), row, sums)
+    books.whole, books.reach = seen.whole, seen.reach
+    books.tickets.update(tickets)
+    return Outcome(sorted(tickets), {}, [], None if silent else sums.loss, epsilon)
+
+
+def _void(strategy: Strategy, why: dict[int, str]) -> Outcome:
+    for client, reason in why.items():
+        log(WARNING, "round %s: client %s %s", strategy.books.round + 1, client, reason)
+    return Outcome([], why, [], None, 0.0)
+
+
+@dataclass(frozen=True)
+class Unmasked:
+    """The sums over a cohort, of which all have answered."""
+
+    sums: Sums
+    whole: Tensor | None
+    """lam in grains; None where there are no duals."""
+    reach: float
+    """How far moves went in any coordinate, on average over clients."""
+
+
+def unmask(
+    books: Books, sent: Broadcast, cohort: Cohort, row: rule.Coefficients, scheme: Scheme, total: Masked
+) -> Unmasked:
+    """Steps 16 to 19: what the uploads come to, and lam."""
+    x0, kind = books.x0, books.x0.dtype
+    first = scheme.ring.signed(total.move)
+    few = to_real(Ring(WIDE).signed(total.few), torch.float64, FINE)
+    if total.second is not None:
+        model = to_real(scheme.ring.signed(total.second), kind, scheme.second_unit)
+    else:
+        assert scheme.ratio is not None
+        model = to_real(first, kind, scheme.unit * scheme.ratio)
+    whole, lam = books.whole, books.lam
+    if scheme.grains or row.sigma or whole is not None:
+        held = torch.zeros(len(x0), dtype=torch.int64) if whole is None else whole
+        whole = whole_server_dual(held, sent.lam, cohort.omega, row.sigma, scheme.grains, first)
+        lam = to_real(whole, kind)
+    loss = float(few[0]) / rule.divisor(float(cohort.omega.sum()))
+    aux = None if books.aux is None else few[2:].to(books.aux.dtype)
+    reach = scheme.reach * max(float(few[1]) / len(cohort), SHRINK)
+    dual = to_real(first, kind, scheme.unit) if scheme.grains else torch.zeros_like(model)
+    return Unmasked(Sums(model, dual, aux, loss, lam=lam), whole, reach)
