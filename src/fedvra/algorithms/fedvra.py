@@ -37,16 +37,22 @@ class PrimalDual(Algorithm, Adaptive, ABC):
     def adapts(self) -> bool:
         return isinstance(self.gamma, Auto) or isinstance(self.a, Auto)
 
-    def chosen(self, cohort: Cohort) -> dict[str, float]:
-        return {"strength": Pace.of(cohort).sigma}
+    @property
+    def rule(self) -> Auto:
+        """The constants that count."""
+        return next(setting for setting in (self.gamma, self.a, auto) if isinstance(setting, Auto))
+
+    def chosen(self, cohort: Cohort) -> dict[str, float | str]:
+        pace = Pace.of(self.rule, cohort)
+        return {"strength": pace.sigma, "strength_reason": pace.reason}
 
     def remember(self, cohort: Cohort, seen: Seen) -> dict[str, float]:
-        return Pace.of(cohort).after(mean_p(cohort), mean_carry(cohort), seen).numbers()
+        return Pace.of(self.rule, cohort).after(self.rule, mean_p(cohort), mean_carry(cohort), seen).numbers()
 
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
         if isinstance(self.gamma, Auto):
-            pace = Pace.of(cohort)
-            kappa = pace.visits * pace.sigma / (mean_p(cohort) * mean_rate(cohort))
+            pace = Pace.of(self.rule, cohort)
+            kappa = pace.visits(self.rule) * pace.sigma / (mean_p(cohort) * mean_rate(cohort))
             penalty = np.minimum(1 / kappa, 0.5 / cohort.eta)  # the bound: for eta_i far above the mean
             relative = ones(cohort)
         else:
@@ -55,7 +61,7 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             relative = relative_penalty(self.gamma, cohort, everyone)
         d = resolve(inverse_p if isinstance(self.d, Auto) else self.d, cohort, "d")
         alpha, free = self._alpha(cohort, penalty, d), isinstance(self.gamma, Auto) and isinstance(self.a, Auto)
-        rate = ones(cohort) / Pace.of(cohort).visits if free else None
+        rate = ones(cohort) / Pace.of(self.rule, cohort).visits(self.rule) if free else None
         return Coefficients(gamma=penalty, alpha=alpha, w=relative * d, kappa=kappa, rate=rate)
 
     def _alpha(self, cohort: Cohort, gamma: Floats, d: Floats) -> Floats:
@@ -68,9 +74,9 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             return np.where(gamma > 0, np.maximum(0.0, 1 / amounts - d * gamma), 0.0)
         if not isinstance(self.a, Auto):
             return resolve(self.a, cohort, "a") * gamma
-        fresh, pace = 1 / carry(cohort), Pace.of(cohort)
+        fresh, pace = 1 / carry(cohort), Pace.of(self.rule, cohort)
         if isinstance(self.gamma, Auto):
-            return fresh / pace.visits
+            return fresh / pace.visits(self.rule)
         return np.minimum(fresh, gamma * pace.sigma / mean_p(cohort))
 
 

@@ -20,21 +20,8 @@ if TYPE_CHECKING:  # algorithms are named, and refused, without waiting for torc
     from torch import Tensor
 
 VERSION = 2
-"""Of how a checkpoint holds the numbers: by name. In the first they were a vector in the order of BY_POSITION."""
+"""Of how a checkpoint holds the numbers: by name. In the first they were a vector without names."""
 PREFIX = "memory."
-BY_POSITION = (
-    "sigma",
-    "most",
-    "cosine",
-    "move",
-    "least_move",
-    "least_dual",
-    "heard",
-    "loss",
-    "least_loss",
-    "most_loss",
-    "dual",
-)
 
 
 @dataclass(frozen=True)
@@ -94,11 +81,8 @@ class Memory:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Memory:
-        """From what :meth:`tensors` gave, in this version or the first."""
-        if "memory" in tensors:
-            numbers = tensors["memory"].tolist()
-            _require_readable(len(numbers) == len(BY_POSITION), f"{len(numbers)} numbers without names")
-            return cls(dict(zip(BY_POSITION, numbers, strict=True)), tensors["memory_move"])
+        """From what :meth:`tensors` gave."""
+        _require_readable("memory" not in tensors, "numbers without names")
         if "memory_version" not in tensors:
             return cls()
         version = int(tensors["memory_version"])
@@ -144,15 +128,15 @@ class Adaptive(ABC):
         """False where the hyper-parameters given leave nothing to adapt."""
 
     @abstractmethod
-    def chosen(self, cohort: Cohort) -> dict[str, float]:
-        """What it chose for this cohort's round, by name: for the record, and so for charts."""
+    def chosen(self, cohort: Cohort) -> dict[str, float | str]:
+        """What it chose for this cohort's round, and why, by name: for the record, and so for charts."""
 
     @abstractmethod
     def remember(self, cohort: Cohort, seen: Seen) -> dict[str, float]:
         """The numbers for the next round by name, from those in ``cohort.memory`` and what was seen of this cohort's round."""
 
 
-def chosen(algorithm: object, cohort: Cohort) -> dict[str, float]:
+def chosen(algorithm: object, cohort: Cohort) -> dict[str, float | str]:
     """What an algorithm that adapts chose for the round of ``cohort``; nothing for one that does not."""
     return algorithm.chosen(cohort) if isinstance(algorithm, Adaptive) and algorithm.adapts else {}
 

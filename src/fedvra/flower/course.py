@@ -123,8 +123,9 @@ def note_round(
     books.record = record
     books.voids += is_void(record)
     shown = float("nan") if loss is None else loss
+    numbers = {name: value for name, value in picked.items() if isinstance(value, float)}
     log(INFO, "round %s: %s of %s counted, train loss %.4f", books.round, len(counted), len(cohort), shown)
-    return MetricRecord({"train_loss": shown, "counted": len(counted), "cohort": len(cohort), **picked})
+    return MetricRecord({"train_loss": shown, "counted": len(counted), "cohort": len(cohort), **numbers})
 
 
 def results_of_nodes(strategy: Strategy, found: dict[str, Any]) -> MetricRecord | None:

@@ -13,21 +13,20 @@ with a name can be written on the command line and in config files:
 Imports core.
 """
 
+from fedvra.policies.auto import Auto, auto
 from fedvra.policies.named import (
     POLICIES,
-    Auto,
     InverseP,
     OverRounds,
-    Policy,
     Remark1,
     Stepwise,
-    auto,
     inverse_p,
     over_rounds,
     parse_setting,
     remark1,
 )
 from fedvra.policies.pace import Pace
+from fedvra.policies.policy import Policy
 from fedvra.policies.schedule import Schedule
 
 __all__ = [

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedvra.core.calls import Language
 from fedvra.core.cohort import Cohort, Floats, Setting
 from fedvra.core.errors import UsageError, require
 from fedvra.core.objects import Value
-
-
-class Policy(Value, ABC):
-    """A function of the cohort with a name, so that settings print and save as what they are."""
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def __call__(self, cohort: Cohort) -> Floats | float:
-        """The setting for each client of the cohort."""
-
-    def __repr__(self) -> str:
-        return self.name
+from fedvra.policies.auto import Auto, auto
+from fedvra.policies.policy import ForFedVRA, Policy
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,15 +97,8 @@ class InverseP(Policy):
         return 1.0 / cohort.p
 
 
-class _ForFedVRA(Policy, ABC):
-    """What the algorithm works out itself."""
-
-    def __call__(self, cohort: Cohort) -> Floats:
-        raise UsageError("auto and remark1 are for FedVRA and FedVRA-U (remark1 for their a); give a number here.")
-
-
 @dataclass(frozen=True, repr=False)
-class Remark1(_ForFedVRA):
+class Remark1(ForFedVRA):
     r"""a_i = 1/(eta_i*gamma_i*Q~_i) - d_i, or 0 where that is negative: equality in the condition of the paper's Remark 1.
 
     Q~ = (1 - (1 - gamma*eta)^Q) / (gamma*eta). It needs gamma and d, so the algorithm works it out. It is not safe for every
@@ -130,19 +112,7 @@ class Remark1(_ForFedVRA):
     name: ClassVar[str] = "remark1"
 
 
-@dataclass(frozen=True, repr=False)
-class Auto(_ForFedVRA):
-    """Let FedVRA choose the stepsize; see :class:`~fedvra.policies.pace.Pace`.
-
-    >>> import fedvra as fv
-    >>> fv.FedVRA(gamma=0.1) == fv.FedVRA(gamma=0.1, a=fv.Auto(), d=fv.Auto())
-    True
-    """
-
-    name: ClassVar[str] = "auto"
-
-
-inverse_p, remark1, auto = InverseP(), Remark1(), Auto()
+inverse_p, remark1 = InverseP(), Remark1()
 
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in (inverse_p, remark1, auto)}
 """Policies by the name they have on the command line and in config.yaml."""
@@ -151,13 +121,15 @@ POLICIES: dict[str, Policy] = {policy.name: policy for policy in (inverse_p, rem
 def parse_setting(text: str | float | list[float]) -> Setting:
     """A setting as written on the command line or in a config file: a number, a list, a schedule, or the name of a policy.
 
-    >>> parse_setting("0.1"), parse_setting("1/p") is inverse_p, parse_setting("10:5@100")
-    (0.1, True, 10:5@100)
+    >>> parse_setting("0.1"), parse_setting("1/p") is inverse_p, parse_setting("10:5@100"), parse_setting("auto:most=2")
+    (0.1, True, 10:5@100, auto:most=2)
     """
     if not isinstance(text, str):
         return text
     if text in POLICIES:
         return POLICIES[text]
+    if text.startswith("auto:"):
+        return Language("policy").make(text, {"auto": Auto}.__getitem__)
     if "@" in text:
         return Stepwise.parse(text)
     try:

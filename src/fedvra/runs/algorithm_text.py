@@ -12,7 +12,7 @@ import numpy as np
 from fedvra.algorithms import REGISTRY, Algorithm
 from fedvra.core.cohort import Setting
 from fedvra.core.errors import UsageError, unknown_name
-from fedvra.policies import POLICIES, Policy, Stepwise, parse_setting
+from fedvra.policies import POLICIES, Auto, Policy, Stepwise, parse_setting
 from fedvra.runs import option_text
 
 
@@ -60,7 +60,7 @@ def settings_of(algorithm: Algorithm) -> dict[str, Any]:
 
 def written(name: str, value: Any) -> Any:
     """A hyper-parameter as a config file holds it: a number, a list, a word, or the name of a policy."""
-    if isinstance(value, Stepwise) or (isinstance(value, Policy) and POLICIES.get(value.name) == value):
+    if isinstance(value, Stepwise | Auto) or (isinstance(value, Policy) and POLICIES.get(value.name) == value):
         return repr(value)
     if callable(value):
         raise UsageError(f"{name} is a function without a name, which a config file cannot hold; use Python.")

@@ -1,0 +1,80 @@
+"""The value ``auto``: which constants FedVRA's self-chosen stepsizes go by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from fedvra.core.errors import require
+from fedvra.policies.policy import ForFedVRA
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Auto(ForFedVRA):
+    """Let FedVRA choose the stepsize; see :class:`~fedvra.policies.pace.Pace`.
+
+    The fields are the constants of the rule, the same for every task. Those of gamma's ``auto`` count, or of a's where gamma is
+    given; d has none.
+
+    >>> import fedvra as fv
+    >>> fv.FedVRA(gamma=0.1) == fv.FedVRA(gamma=0.1, a=fv.Auto(), d=fv.Auto())
+    True
+    >>> fv.FedVRA(gamma=fv.Auto(most=2))
+    FedVRA(gamma=auto:most=2, a=auto, d=auto)
+    """
+
+    first: float = 2.0
+    """sigma in the first round: where theory's bound is for stiff directions, which few problems have much of."""
+    most: float = 3.0
+    """sigma thereafter, and at most."""
+    stale: float = 300.0
+    """...but at most stale*p^2: between two visits to a client x0 travels about sigma*T/p^2 along lam, which this bounds."""
+    kept: float = 0.75
+    """Of the bound: what sigma gives up below this the server's step along lam does not."""
+    swings: float = 9.0
+    """...but at most swings*sigma/bound visits: duals are not slowed at all where sigma was cut to 1/swings of its bound."""
+    grow: float = 0.1
+    """Per round of progress (log sigma)."""
+    rest: float = 0.6
+    """Times p, per round without any progress; at most max_rest, and no farther than :attr:`Pace.resting`."""
+    max_rest: float = 0.06
+    cut: float = 0.5
+    """Per round in which uploads, or the dual, have grown and still grow."""
+    back: float = 0.5
+    """After uploads came back larger than the last ones were, sigma is set so that this share of them would have come back."""
+    grown: float = 2.0
+    """How much above its lowest so far the mean of uploads counts as grown."""
+    burst: float = 4.0
+    """Likewise for the uploads of a single round, against the lowest of the running mean."""
+    grown_in_vain: float = 1.2
+    """Likewise for the mean while the training loss does not fall."""
+    grown_dual: float = 0.25
+    """Over p: by which share of its lowest so far the dual must be above it to count as grown. Few are noisy."""
+    loss_weight: float = 0.5
+    """Of a new round in the mean of the training loss."""
+    regained: float = 0.125
+    """The loss does not fall where its mean is above its lowest by more than this share of its whole range so far."""
+    turned: float = -0.45
+    """Mean cosine of successive uploads below which they undo each other."""
+    brake: float = 0.5
+    """Per round, times how far the cosine is below."""
+    cosine_weight: float = 0.4
+    move_weight: float = 3.0
+    """Times p: weight of a new round in the mean of squared uploads; at most max_move_weight."""
+    max_move_weight: float = 0.3
+
+    name: ClassVar[str] = "auto"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            require(math.isfinite(getattr(self, field.name)), f"{field.name} of auto must be a finite number.")
+
+    def __repr__(self) -> str:
+        """As the command line writes it: ``auto``, or ``auto:most=2`` with what differs from the default."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        said = [f"{name}={value:g}" for name, (value, usual) in values.items() if value != usual]
+        return ":".join(filter(None, [self.name, ",".join(said)]))
+
+
+auto = Auto()
