@@ -234,6 +234,7 @@ PROBLEMS: dict[str, tuple[Maker, Maker | None]] = {
 
 OTHERS: dict[str, tuple[Maker, Maker | None]] = {
     **{f"policy {name}": (type(policy), None) for name, policy in POLICIES.items()},
+    "constants of auto": (lambda: fv.Auto(reach=1.5), lambda: fv.Auto(reach=1.25)),
     "over rounds": (lambda: over_rounds(halving), lambda: over_rounds(growing)),
     "over rounds, with a setting": (
         lambda: over_rounds(partial(pow, 0.5)),
@@ -244,7 +245,7 @@ OTHERS: dict[str, tuple[Maker, Maker | None]] = {
         lambda: fv.Schedule(TABLE, decay=0.9, warmup=2, cosine=9),
         lambda: fv.Schedule(TABLE, decay=0.9, warmup=2, cosine=8),
     ),
-    "pace": (lambda: Pace.first(0.1), lambda: Pace.first(0.01)),
+    "pace": (lambda: Pace.first(auto, 0.1), lambda: Pace.first(auto, 0.01)),
     "data": (data, lambda: data(1)),
     "data, a function per client": (lambda: fv.per_client(own_client, [2, 2]), lambda: fv.per_client(own_client, [2])),
     "data, a Dataset": (lambda: fv.split(Items(5), fv.IID(), 2, lazy=True), lambda: fv.split(Items(5), fv.IID(), 2)),

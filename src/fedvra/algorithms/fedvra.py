@@ -52,7 +52,8 @@ class PrimalDual(Algorithm, Adaptive, ABC):
     def coefficients(self, cohort: Cohort, everyone: Everyone) -> Coefficients:
         if isinstance(self.gamma, Auto):
             pace = Pace.of(self.rule, cohort)
-            kappa = pace.visits(self.rule) * pace.sigma / (mean_p(cohort) * mean_rate(cohort))
+            p = mean_p(cohort)
+            kappa = pace.visits(self.rule, p) * pace.sigma / (p * mean_rate(cohort))
             penalty = np.minimum(1 / kappa, 0.5 / cohort.eta)  # the bound: for eta_i far above the mean
             relative = ones(cohort)
         else:
@@ -61,7 +62,7 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             relative = relative_penalty(self.gamma, cohort, everyone)
         d = resolve(inverse_p if isinstance(self.d, Auto) else self.d, cohort, "d")
         alpha, free = self._alpha(cohort, penalty, d), isinstance(self.gamma, Auto) and isinstance(self.a, Auto)
-        rate = ones(cohort) / Pace.of(self.rule, cohort).visits(self.rule) if free else None
+        rate = ones(cohort) / Pace.of(self.rule, cohort).visits(self.rule, mean_p(cohort)) if free else None
         return Coefficients(gamma=penalty, alpha=alpha, w=relative * d, kappa=kappa, rate=rate)
 
     def _alpha(self, cohort: Cohort, gamma: Floats, d: Floats) -> Floats:
@@ -76,7 +77,7 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             return resolve(self.a, cohort, "a") * gamma
         fresh, pace = 1 / carry(cohort), Pace.of(self.rule, cohort)
         if isinstance(self.gamma, Auto):
-            return fresh / pace.visits(self.rule)
+            return fresh / pace.visits(self.rule, mean_p(cohort))
         return np.minimum(fresh, gamma * pace.sigma / mean_p(cohort))
 
 

@@ -50,14 +50,6 @@ class Seen:
         back = -self.product / self.last
         return back if math.isfinite(back) else 0.0
 
-    @property
-    def cosine(self) -> float | None:
-        """Between this S and the last; None where either is missing or zero."""
-        if self.product is None or self.last is None or not self.move * self.last > 0:
-            return None
-        cosine = self.product / math.sqrt(self.move) / math.sqrt(self.last)
-        return max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else None
-
 
 @dataclass(frozen=True)
 class Memory:

@@ -20,25 +20,22 @@ class Auto(ForFedVRA):
     >>> import fedvra as fv
     >>> fv.FedVRA(gamma=0.1) == fv.FedVRA(gamma=0.1, a=fv.Auto(), d=fv.Auto())
     True
-    >>> fv.FedVRA(gamma=fv.Auto(most=2))
-    FedVRA(gamma=auto:most=2, a=auto, d=auto)
+    >>> fv.FedVRA(gamma=fv.Auto(reach=1.5))
+    FedVRA(gamma=auto:reach=1.5, a=auto, d=auto)
     """
 
-    first: float = 2.0
-    """sigma in the first round: where theory's bound is for stiff directions, which few problems have much of."""
-    most: float = 3.0
-    """sigma thereafter, and at most."""
+    first: float = 1.0
+    """sigma in the first round: the neutral point, where local work that gets to the end is neither repeated nor undone."""
+    reach: float = 2.0
+    """sigma*n, the server's step along lam in units of T/p, and so the largest sigma: beyond 2 stiff directions diverge."""
     stale: float = 300.0
-    """...but at most stale*p^2: between two visits to a client x0 travels about sigma*T/p^2 along lam, which this bounds."""
-    kept: float = 0.75
-    """Of the bound: what sigma gives up below this the server's step along lam does not."""
-    swings: float = 9.0
-    """...but at most swings*sigma/bound visits: duals are not slowed at all where sigma was cut to 1/swings of its bound."""
+    """...but at most stale*p^2: between two visits to a client x0 travels about reach*T/p^2 along lam, which this bounds."""
+    slowest: float = 3.0
+    """The largest n: below reach/slowest the step along lam falls with sigma."""
+    lowest: float = 0.3
+    """sigma is never lower than p (the server steps along lam no less than a client would), or than this where p is more."""
     grow: float = 0.1
-    """Per round of progress (log sigma)."""
-    rest: float = 0.6
-    """Times p, per round without any progress; at most max_rest, and no farther than :attr:`Pace.resting`."""
-    max_rest: float = 0.06
+    """Of log sigma, per round whose uploads are the smallest so far: a larger sigma is earned."""
     cut: float = 0.5
     """Per round in which uploads, or the dual, have grown and still grow."""
     back: float = 0.5
@@ -55,11 +52,6 @@ class Auto(ForFedVRA):
     """Of a new round in the mean of the training loss."""
     regained: float = 0.125
     """The loss does not fall where its mean is above its lowest by more than this share of its whole range so far."""
-    turned: float = -0.45
-    """Mean cosine of successive uploads below which they undo each other."""
-    brake: float = 0.5
-    """Per round, times how far the cosine is below."""
-    cosine_weight: float = 0.4
     move_weight: float = 3.0
     """Times p: weight of a new round in the mean of squared uploads; at most max_move_weight."""
     max_move_weight: float = 0.3
@@ -71,7 +63,7 @@ class Auto(ForFedVRA):
             require(math.isfinite(getattr(self, field.name)), f"{field.name} of auto must be a finite number.")
 
     def __repr__(self) -> str:
-        """As the command line writes it: ``auto``, or ``auto:most=2`` with what differs from the default."""
+        """As the command line writes it: ``auto``, or ``auto:reach=1.5`` with what differs from the default."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         said = [f"{name}={value:g}" for name, (value, usual) in values.items() if value != usual]
         return ":".join(filter(None, [self.name, ",".join(said)]))

@@ -9,11 +9,12 @@ In products the rule has the server's dual :math:`\lambda=\sum_i\omega_i\lambda_
     \kappa = 1/\gamma = n\,\frac{\sigma}{\bar p}\Big/\sum_i\omega_i\frac1{T_i}.
 
 The first is unbiased (Remark 1). The second has a dual take its client's fresh gradient in n visits, whatever the work of the
-client; n is mostly 1, see :attr:`Pace.visits`. The third leaves one number, the multiplier
+client; n follows from sigma, see :meth:`Pace.visits`. The third leaves one number, the multiplier
 :math:`\sigma = \bar p\sum_i\omega_i a_i`: the server's step is heavy-ball momentum with a stepsize of :math:`\sigma` local
 rounds and a memory of :math:`n/\bar p` rounds. For clients that agree, a direction whose curvature local work exhausts
 contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat directions gain from a large
-:math:`\sigma`. Which it is shows in the uploads: see :meth:`Pace.after`.
+:math:`\sigma`. Which it is shows in the uploads: see ``fedvra.policies.pace_rules``; what is proven is in
+``fedvra.theory.strength``.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ class Pace(Value):
 
     sigma: float
     most: float
-    """sigma never exceeds this."""
-    cosine: float = 0.0
-    """Running mean of the cosine between successive sums of uploads."""
+    """What sigma may grow to: the bound of :func:`reach`, lowered whenever sigma had to be cut."""
     move: float = math.nan
     """Running mean of |sum of uploads / T|^2; NaN before the first."""
     least_move: float = math.inf
@@ -62,9 +61,9 @@ class Pace(Value):
         """Before the first round.
 
         >>> Pace.first(Auto(), 0.1).sigma, round(Pace.first(Auto(), 0.02).sigma, 3)
-        (2.0, 0.12)
+        (1.0, 0.12)
         """
-        most = max(p, min(auto.most, auto.stale * p * p))
+        most = reach(auto, p)
         return cls(min(auto.first, most), most)
 
     @classmethod
@@ -84,27 +83,16 @@ class Pace(Value):
     def reason(self) -> str:
         return REASONS[int(self.rule)]
 
-    def visits(self, auto: Auto) -> float:
-        """n: in how many visits a dual takes its client's gradient. sigma*n is the server's step along lam in units of T/p.
+    def visits(self, auto: Auto, p: float) -> float:
+        """n: in how many visits a dual takes its client's gradient.
 
-        Where sigma must stay below ``kept`` of its bound, noise is mostly why: the step is kept and lam averages longer. A
-        sigma far below means swings, which a longer memory would damp less: then n is 1 again.
+        sigma*n, the server's step along lam in units of T/p, is kept while sigma changes: a smaller sigma means slower duals,
+        so that lam is a mean over more rounds and has less noise in it.
 
-        >>> [round(Pace(sigma, 3.0).visits(Auto()), 2) for sigma in (3.0, 2.25, 1.0, 0.4, 0.2)]
-        [1.0, 1.0, 2.25, 1.2, 1.0]
+        >>> [round(Pace(sigma, 2.0).visits(Auto(), 0.1), 2) for sigma in (2.0, 1.0, 0.5)]
+        [1.0, 2.0, 3.0]
         """
-        share = self.sigma / self.most
-        return max(1.0, min(auto.kept / share, auto.swings * share))
-
-    def resting(self, auto: Auto) -> float:
-        """The sigma at which :meth:`visits` is largest, the lowest that the noise alone leads to.
-
-        Down to here n makes up for sigma; below, n falls with it, and the server's step along lam with the square of sigma.
-
-        >>> round(Pace(3.0, 3.0).resting(Auto()), 3)
-        0.866
-        """
-        return self.most * math.sqrt(auto.kept / auto.swings)
+        return max(1.0, min(auto.slowest, reach(auto, p) / self.sigma))
 
     def numbers(self) -> dict[str, float]:
         return asdict(self)
@@ -115,10 +103,12 @@ class Pace(Value):
         now = self._with(auto, p, fresh, seen)
         signals = Signals(auto, p, self, now, fresh, seen.back)
         number, rule = next((k, rule) for k, rule in enumerate(RULES) if rule.when(signals))
-        sigma = self.sigma * math.exp(rule.change(signals))
+        change = rule.change(signals)
+        sigma = max(min(p, auto.lowest), min(self.most, self.sigma * math.exp(change)))
         return replace(
             now,
-            sigma=max(min(p, self.most), min(self.most, sigma)),
+            sigma=sigma,
+            most=math.sqrt(sigma * self.sigma) if rule.remembered and change < 0 else self.most,
             least_move=min(self.least_move, signals.uploads),
             least_dual=min(self.least_dual, now.dual),
             rule=1.0 + number,
@@ -128,12 +118,11 @@ class Pace(Value):
         """The running means with a round in them."""
         heard = self.heard + (1 - self.heard) * p
         weight = min(auto.max_move_weight, auto.move_weight * p)
-        turn, loss = seen.cosine, self.loss
+        loss = self.loss
         if math.isfinite(seen.loss):
             loss = seen.loss if math.isnan(loss) else loss + auto.loss_weight * (seen.loss - loss)
         return replace(
             self,
-            cosine=self.cosine if turn is None else self.cosine + auto.cosine_weight * (turn - self.cosine),
             move=fresh if math.isnan(self.move) else self.move + weight * (fresh - self.move),
             heard=heard,
             dual=math.sqrt(seen.dual) / heard,
@@ -141,6 +130,15 @@ class Pace(Value):
             least_loss=min(self.least_loss, loss),
             most_loss=max(self.most_loss, loss),
         )
+
+
+def reach(auto: Auto, p: float) -> float:
+    """sigma*n, and the largest sigma, for participation p.
+
+    >>> [round(reach(Auto(), p), 3) for p in (1.0, 0.1, 0.05, 0.001)]
+    [2.0, 2.0, 0.75, 0.001]
+    """
+    return min(auto.reach, max(p, auto.stale * p * p))
 
 
 def mean_p(cohort: Cohort) -> float:

@@ -32,10 +32,6 @@ class Signals:
         return math.sqrt(self.now.move)
 
     @property
-    def first_round(self) -> bool:
-        return math.isnan(self.before.move)
-
-    @property
     def in_vain(self) -> bool:
         """The training loss does not fall: its mean is back above its lowest by a share of its range so far."""
         now = self.now
@@ -62,6 +58,8 @@ class Rule:
     when: Callable[[Signals], bool]
     change: Callable[[Signals], float]
     """Of log sigma."""
+    remembered: bool = False
+    """Whether sigma may not grow back to where it was cut: its bound becomes the geometric mean of before and after."""
 
 
 RULES = (
@@ -69,24 +67,22 @@ RULES = (
         "uploads came back larger",
         lambda s: s.back > 1,
         lambda s: math.log((1 + s.auto.back) / (1 + s.back)),
+        remembered=True,
     ),
-    Rule("uploads grew", lambda s: s.uploads_grown, lambda s: 0.0 if s.fresh < s.before.move else -s.auto.cut),
-    Rule("the dual grew", lambda s: s.dual_grown, lambda s: -s.auto.cut if s.now.dual > s.before.dual else 0.0),
-    Rule("first round", lambda s: s.first_round, lambda s: math.log(s.before.most / s.before.sigma)),
     Rule(
-        "uploads undo each other",
-        lambda s: s.now.cosine < s.auto.turned,
-        lambda s: s.auto.brake * (s.now.cosine - s.auto.turned),
+        "uploads grew",
+        lambda s: s.uploads_grown,
+        lambda s: 0.0 if s.fresh < s.before.move else -s.auto.cut,
+        remembered=True,
     ),
-    Rule("uploads shrink", lambda s: s.uploads <= s.before.least_move, lambda s: s.auto.grow),
-    Rule("the dual shrinks", lambda s: s.now.dual <= s.before.least_dual, lambda s: 0.0),
     Rule(
-        "noise",
-        lambda s: True,
-        lambda s: max(
-            -min(s.auto.max_rest, s.auto.rest * s.p), min(0.0, math.log(s.before.resting(s.auto) / s.before.sigma))
-        ),
+        "the dual grew",
+        lambda s: s.dual_grown,
+        lambda s: -s.auto.cut if s.now.dual > s.before.dual else 0.0,
+        remembered=True,
     ),
+    Rule("uploads are the smallest so far", lambda s: s.uploads <= s.before.least_move, lambda s: s.auto.grow),
+    Rule("steady", lambda s: True, lambda s: 0.0),
 )
 """The first that applies counts."""
 REASONS = ("start", *(rule.reason for rule in RULES))
