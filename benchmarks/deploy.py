@@ -45,7 +45,7 @@ TASKS: dict[str, tuple[dict[str, Any], Sequence[int]]] = {
     "digits, HLU": ({"task": "digits", "rounds": 60, "epochs": "1-5"}, range(50, 52)),
     "MNIST, HLU": ({"task": "mnist", "rounds": 100, "epochs": "1-5"}, range(50, 51)),
 }
-"""Tasks with their seeds, which were used for nothing else."""
+"""Tasks with their seeds, which no other study used."""
 QUADRATICS, GAPS = range(50, 54), (1e-1, 1e-2, 1e-3)
 
 

@@ -1,7 +1,7 @@
 r"""Epsilon of a series of noised answers, by Rényi differential privacy (Mironov 2017; Mironov, Talwar and Zhang 2019).
 
 Rényi divergences of answers add up, so an account is a list of kinds of answers with how many there were of each. The library
-`dp-accounting <https://pypi.org/project/dp-accounting/>`_ computes the divergence of one answer and the epsilon of a sum; what
+``dp-accounting`` (Google) computes the divergence of one answer and the epsilon of a sum; what
 is here keeps one vector per kind, since a run asks for thousands of epsilons of a few kinds.
 """
 
