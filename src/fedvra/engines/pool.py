@@ -212,6 +212,7 @@ def _hang_up(workers: dict[Connection, BaseProcess]) -> None:
 
 def _serve(connection: Connection, inherited: list[Connection], make_worker: Callable[[], Worker], server: int) -> None:
     die_with(server)
+    own_streams()
     for other in inherited:  # or the server's death would go unnoticed: we would hold its end of the pipes open
         other.close()
     for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and the like are the server's to handle
@@ -240,6 +241,11 @@ def die_with(server: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != server:  # it died before we asked
             os._exit(1)
+
+
+def own_streams() -> None:
+    """Print to this process's own output: a notebook's streams need threads of the kernel, which a fork does not have."""
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
 def _let_the_server_go_on() -> None:

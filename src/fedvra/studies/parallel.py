@@ -239,11 +239,12 @@ class _Process(Underway):
 
 def _play(job: Job, workers: int, pipe: Connection, quiet: bool, parent: int) -> None:
     """In the process of one run; what goes wrong goes through the pipe."""
-    from fedvra.engines.pool import die_with
+    from fedvra.engines.pool import die_with, own_streams
 
     if sys.platform != "win32":
         os.setsid()  # Ctrl-C is passed on by our parent, once: a second one would cut the round short
     die_with(parent)
+    own_streams()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if quiet:
