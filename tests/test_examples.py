@@ -118,7 +118,7 @@ def test_a_study_of_ones_own_survives_being_killed(tmp_path: Path) -> None:
     assert first.returncode == -signal.SIGKILL
     assert 2 <= len(list(out.rglob("summary.json"))) < 12
     shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-    header = "| algorithm | final % | best % | worst_class |"
+    header = "| algorithm | final % | best % | worst fall | worst_class |"
     assert header in shown
     for label in ("FedVRA", "FedAvg", "SCAFFOLD", "FedDyn"):
         assert f"| {label} |" in shown
