@@ -280,7 +280,7 @@ def test_the_command_for_people() -> None:
 
 def test_a_folder_is_looked_at_where_it_stands(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    done = CliRunner().invoke(main, ["run", "digits", *SMALL, "--workers", "1", "--out", str(folder)])
+    done = CliRunner().invoke(main, ["run", "digits", *SMALL, "--lr", "0.2", "--workers", "1", "--out", str(folder)])
     assert done.exit_code == 0, done.output
     start = json.loads(ask(str(folder / "config.yaml"), "--json"))
     later = json.loads(ask(str(folder), "--json"))
