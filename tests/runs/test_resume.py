@@ -200,13 +200,14 @@ def test_options_that_make_no_sense(option: list[str], whole: Path) -> None:
 
 
 def test_resume_shows_what_run_shows(whole: Path, tmp_path: Path) -> None:
-    folder = stopped(tmp_path / "run", 8)
+    folder = stopped(tmp_path / "run", 4)
     shown = fedvra("resume", folder.path, "--workers", "2", "--json")
     assert shown.exit_code == 0
     assert json.loads(shown.stdout) == {**folder.summary().to_dict(), "folder": str(folder.path)}
-    assert "FedVRA on digits  round  7/10" in shown.stderr
-    best = max(record["test_accuracy"] for record in RunFolder(whole).metrics()[:8])
-    assert f"best {100 * best:.2f}%" in shown.stderr.split("round  7/10")[1].split("\n")[0]  # those before it count
+    assert "FedVRA on digits  round  4/10" in shown.stderr
+    *before, fourth = [record["test_accuracy"] for record in RunFolder(whole).metrics()[:4]]
+    assert max(before) > fourth  # so that those before it count
+    assert f"best {100 * max(before):.2f}%" in shown.stderr.split("round  4/10")[1].split("\n")[0]
 
 
 # -- a comparison -------------------------------------------------------------------------------------------------------

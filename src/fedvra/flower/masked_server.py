@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from fedvra.flower.strategy import Strategy
 
 HEADROOM = 4.0
-"""A unit is such that the range takes so many times what moves reached on average the last time; what exceeds it is clipped."""
+"""With 16 bits the range takes so many times what moves reached on average the last time; what exceeds it is clipped."""
+BITS_PER_DOUBLING = 4
+"""Of bits beyond 16, each so many double the headroom; the others make units finer."""
 SHRINK = 0.5
 """What is expected of moves becomes no smaller than this share of itself in one round: cohorts differ."""
 SAME = 1e-9
@@ -69,7 +71,7 @@ class Scheme:
     def of(cls, secure: MaskedSum, cohort: Cohort, row: rule.Coefficients, reach: float) -> Scheme:
         """For a cohort whose moves are expected to reach so far in any coordinate; 0: as far as gradients of 1 carry them."""
         ring, reach = Ring(secure.bits), reach or float(cohort.carry.max())
-        most = ring.room(len(cohort))
+        most, far = ring.room(len(cohort)), headroom(secure.bits) * reach
         require(
             most >= LEVELS,
             f"{len(cohort)} clients in a sum of {secure.bits} bits leave each of them {most} levels: use more bits, or fewer "
@@ -77,16 +79,25 @@ class Scheme:
         )
         model, dual, nothing = cohort.omega * row.w, cohort.omega * row.alpha, np.zeros(len(cohort))
         if not row.alpha.any():
-            return cls(ring, model, _unit(model, reach, most), 0, 1.0, nothing, 0.0, reach)
-        grains = max(1, round(_unit(dual, reach, most) / GRAIN))
+            return cls(ring, model, _unit(model, far, most), 0, 1.0, nothing, 0.0, reach)
+        grains = max(1, round(_unit(dual, far, most) / GRAIN))
         ratios = row.w / np.where(row.alpha > 0, row.alpha, np.nan)
         if ratios.max() - ratios.min() <= SAME * ratios.max():  # false for NaN
             return cls(ring, dual, grains * GRAIN, grains, float(ratios[0]), nothing, 0.0, reach)
-        return cls(ring, dual, grains * GRAIN, grains, None, model, _unit(model, reach, most), reach)
+        return cls(ring, dual, grains * GRAIN, grains, None, model, _unit(model, far, most), reach)
 
 
-def _unit(weights: Floats, reach: float, most: int) -> float:
-    return float(weights.max()) * HEADROOM * reach / most or 1.0
+def headroom(bits: int) -> float:
+    """What a range takes, as a multiple of what moves reached the last time.
+
+    >>> headroom(8), headroom(16), headroom(32)
+    (4.0, 4.0, 64.0)
+    """
+    return HEADROOM * 2.0 ** (max(0, bits - 16) // BITS_PER_DOUBLING)
+
+
+def _unit(weights: Floats, far: float, most: int) -> float:
+    return float(weights.max()) * far / most or 1.0
 
 
 def check_secure(
