@@ -165,6 +165,9 @@ def unpack_order(content: RecordDict) -> Order:
 def unpack_answer(content: RecordDict) -> Answer:
     """An answer whose numbers and words have the right types; its arrays are still as they came."""
     scalars, arrays = _records(content, Answer, {"move", "aux", "lam", "figures", "second", "few"})
+    for name in ("leaving", "silent"):
+        if scalars[name] not in (0, 1):
+            raise BadMessageError(f"{name} should be 0 or 1, got {scalars[name]}.")
     return Answer(**scalars, arrays=arrays)
 
 

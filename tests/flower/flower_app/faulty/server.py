@@ -23,7 +23,7 @@ class Mortal(Strategy):
     """Rounds played before this server came to life."""
 
     def save(self) -> None:
-        end_of_round = self.first is not None and len(self.records) < self.books.round - self.first
+        end_of_round = self.first is not None and self.books.round > self.first
         if end_of_round and self.die == f"before:{self.books.round}":
             self.fall_over()
         super().save()
