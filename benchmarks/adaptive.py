@@ -1,6 +1,7 @@
 """The study behind docs/adaptive-study.md: FedVRA with nothing set (`auto`) against tuned stepsizes and other algorithms.
 
-    python benchmarks/adaptive.py design         the tasks the rule was designed on, `auto` alone
+    python benchmarks/adaptive.py design         the tasks the rule was designed on; rivals with one seed of each
+    python benchmarks/adaptive.py ablation       these tasks again without one part of the rule at a time, all but MNIST
     python benchmarks/adaptive.py held-out       the tasks that judge it, beside its rivals
     python benchmarks/adaptive.py held-out 900   with one of the seeds only
 
@@ -16,15 +17,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from adaptive_lists import DESIGN, HELD_OUT, RIVALS, Trial
+from adaptive_lists import DESIGN, HELD_OUT, RIVALS, WITHOUT, Trial
 
 import fedvra as fv
+from fedvra.algorithms import REGISTRY
 from fedvra.core.coefficients import Totals
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
+from fedvra.policies import pace, pace_rules, parse_setting
 from fedvra.runs.config import build, configure
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -124,12 +128,36 @@ def quadratic(trial: Trial, seed: int, algorithm: fv.Algorithm) -> Run:
     return play(experiment, trial, gap, trial.targets[-1], only_mean=True)
 
 
+def run_of(trial: Trial, seed: int, algorithm: str, settings: dict[str, Any]) -> Run:
+    if not trial.quadratic:
+        return of_task(trial, seed, algorithm, settings)
+    said = {name: parse_setting(value) if isinstance(value, str) else value for name, value in settings.items()}
+    return quadratic(trial, seed, REGISTRY.get(algorithm)(**said))
+
+
 def design() -> None:
     results = Results("design")
     for trial in DESIGN:
         for seed in trial.seeds:
-            make = quadratic if trial.quadratic else lambda t, s, _: of_task(t, s, "fedvra", {})
-            results.have(f"{trial.name} | auto | {seed}", lambda t=trial, s=seed, m=make: m(t, s, fv.FedVRA()))
+            rivals = RIVALS if seed == trial.seeds[0] else {}
+            for name, (algorithm, settings) in {"auto": ("fedvra", {}), **rivals}.items():
+                results.have(
+                    f"{trial.name} | {name} | {seed}",
+                    lambda t=trial, s=seed, a=algorithm, g=settings: run_of(t, s, a, g),
+                )
+
+
+def ablation() -> None:
+    results = Results("ablation")
+    for name, (constants, reason) in WITHOUT.items():
+        settings = {"gamma": f"auto:{constants}"} if constants else {}
+        kept = tuple(rule for rule in pace_rules.RULES if rule.reason != reason)
+        with patch.object(pace, "RULES", kept), patch.object(pace, "REASONS", ("start", *(r.reason for r in kept))):
+            for trial in DESIGN:
+                for seed in trial.seeds[: 1 if trial.quadratic else 2] if trial.options.get("task") != "mnist" else ():
+                    results.have(
+                        f"{trial.name} | {name} | {seed}", lambda t=trial, s=seed, g=settings: run_of(t, s, "fedvra", g)
+                    )
 
 
 def held_out(seeds: tuple[int, ...]) -> None:
@@ -150,5 +178,7 @@ if __name__ == "__main__":
     part, *chosen = sys.argv[1:]
     if part == "design":
         design()
+    elif part == "ablation":
+        ablation()
     else:
         held_out(tuple(map(int, chosen)) or tuple(dict.fromkeys(s for t in HELD_OUT for s in t.seeds)))

@@ -234,7 +234,7 @@ PROBLEMS: dict[str, tuple[Maker, Maker | None]] = {
 
 OTHERS: dict[str, tuple[Maker, Maker | None]] = {
     **{f"policy {name}": (type(policy), None) for name, policy in POLICIES.items()},
-    "constants of auto": (lambda: fv.Auto(reach=1.5), lambda: fv.Auto(reach=1.25)),
+    "constants of auto": (lambda: fv.Auto(strongest=1.5), lambda: fv.Auto(strongest=1.25)),
     "over rounds": (lambda: over_rounds(halving), lambda: over_rounds(growing)),
     "over rounds, with a setting": (
         lambda: over_rounds(partial(pow, 0.5)),

@@ -35,7 +35,7 @@ def honest_minimiser(problem: fv.Quadratic) -> torch.Tensor:
 
 
 def run(refuse: Refusal | None, algorithm: fv.Algorithm | None = None, **options: Any) -> fv.History:
-    given = {"problem": quadratic(), "sampler": fv.Full(), "work": fv.Steps(5), "lr": 0.05, "rounds": 200, "workers": 1}
+    given = {"problem": quadratic(), "sampler": fv.Full(), "work": fv.Steps(5), "lr": 0.05, "rounds": 250, "workers": 1}
     return fv.simulate(algorithm or fv.FedVRA(gamma=1.0, a=1), refuse=refuse, **{**given, **options})
 
 

@@ -16,7 +16,8 @@ import fedvra as fv
 from fedvra.algorithms import REGISTRY
 from fedvra.callbacks.base import Run
 from fedvra.callbacks.display import LiveView, PlainView
-from fedvra.policies import Pace, auto
+from fedvra.policies import auto
+from fedvra.policies.pace import visits
 from fedvra.runs.config import configure
 from fedvra.runs.files import RunFolder
 from fedvra.studies.execution import execute, resume
@@ -168,9 +169,9 @@ def test_stepsizes_that_adapt_are_those_of_the_round() -> None:
     strengths = [m["strength"] for m in history.metrics]
     assert len(set(strengths)) > 2
     for r, m in enumerate(history.metrics):
-        visits = Pace(m["strength"], 2.0).visits(auto, p)
-        kappa = visits * m["strength"] / p * (eta * steps)
-        C2 = kappa / (visits * eta * steps) * (1 - (1 - eta / kappa) ** steps)
+        n = visits(auto, p)
+        kappa = n * m["strength"] / p * (eta * steps)
+        C2 = kappa / (n * eta * steps) * (1 - (1 - eta / kappa) ** steps)
         x = history.trajectory[r].numpy()
         cost = (((A @ x) @ x) / 2 - b @ x).mean()
         found = m["diagnostics"]

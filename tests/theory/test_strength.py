@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import fedvra as fv
-from fedvra.policies import Auto
+from fedvra.policies import Auto, Pace
+from fedvra.policies.pace import strongest as strongest_of_auto
+from fedvra.policies.pace import visits
 from fedvra.theory.strength import radius, second_moments, strongest
 
 N, M, Q, ETA = 4, 2, 3, 0.1
@@ -61,12 +63,13 @@ def test_a_round_of_the_library_is_that_map() -> None:
     assert float(history.x0[0]) == pytest.approx(z[0], rel=1e-12)
 
 
-@pytest.mark.parametrize(("cohort", "clients"), [(1, 10), (1, 1000), (2, 100), (10, 100), (100, 100)])
-def test_auto_starts_where_convergence_is_proven(cohort: int, clients: int) -> None:
-    """sigma = 1 and below with sigma*n = 2: for every size of the cohort and every stiffness."""
-    auto = Auto()
-    for sigma in (auto.first, 0.8 * auto.first, auto.reach / auto.slowest, 0.1, 0.01):
-        assert radius(sigma, min(auto.slowest, auto.reach / sigma), cohort, clients) < 1
+@pytest.mark.parametrize(("cohort", "clients"), [(1, 10), (1, 1000), (2, 100), (10, 100), (20, 100), (100, 100)])
+def test_auto_stays_where_convergence_is_proven(cohort: int, clients: int) -> None:
+    """For every stiffness, from the lowest sigma to where auto starts; to the largest where ten or more take part."""
+    auto, p = Auto(), cohort / clients
+    most = strongest_of_auto(auto, p) if cohort >= 10 else Pace.first(auto, p).sigma
+    for sigma in np.linspace(p, most, 5):
+        assert radius(float(sigma), visits(auto, p), cohort, clients) < 1
 
 
 def test_twice_a_local_round_is_the_limit() -> None:

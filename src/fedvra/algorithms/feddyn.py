@@ -8,6 +8,7 @@ from typing import ClassVar
 from fedvra.algorithms.base import Algorithm, Everyone, ones, positive, register
 from fedvra.core.coefficients import Coefficients
 from fedvra.core.cohort import Cohort
+from fedvra.core.deploy import MEAN, Deploy
 
 
 @register
@@ -42,6 +43,7 @@ class FedDyn(Algorithm):
     )
     reference: ClassVar[str] = "Acar et al., Federated learning based on dynamic regularization, ICLR 2021"
     converges_exactly: ClassVar[bool] = True
+    deploy: ClassVar[Deploy] = MEAN
 
     def __post_init__(self) -> None:
         positive(self.alpha, "alpha")

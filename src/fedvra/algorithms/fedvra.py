@@ -12,9 +12,10 @@ from fedvra.algorithms.base import Algorithm, Everyone, beta, non_negative, ones
 from fedvra.core.adaptive import Adaptive, Seen
 from fedvra.core.coefficients import Coefficients, discounted_steps
 from fedvra.core.cohort import Cohort, Floats, Setting, resolve
+from fedvra.core.deploy import MEAN, Deploy
 from fedvra.core.errors import require
 from fedvra.policies import Auto, Pace, Remark1, auto, inverse_p
-from fedvra.policies.pace import carry, mean_carry, mean_p, mean_rate
+from fedvra.policies.pace import carry, mean_carry, mean_p, mean_rate, visits
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class PrimalDual(Algorithm, Adaptive, ABC):
         if isinstance(self.gamma, Auto):
             pace = Pace.of(self.rule, cohort)
             p = mean_p(cohort)
-            kappa = pace.visits(self.rule, p) * pace.sigma / (p * mean_rate(cohort))
+            kappa = visits(self.rule, p) * pace.sigma / (p * mean_rate(cohort))
             penalty = np.minimum(1 / kappa, 0.5 / cohort.eta)  # the bound: for eta_i far above the mean
             relative = ones(cohort)
         else:
@@ -62,7 +63,7 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             relative = relative_penalty(self.gamma, cohort, everyone)
         d = resolve(inverse_p if isinstance(self.d, Auto) else self.d, cohort, "d")
         alpha, free = self._alpha(cohort, penalty, d), isinstance(self.gamma, Auto) and isinstance(self.a, Auto)
-        rate = ones(cohort) / Pace.of(self.rule, cohort).visits(self.rule, mean_p(cohort)) if free else None
+        rate = ones(cohort) / visits(self.rule, mean_p(cohort)) if free else None
         return Coefficients(gamma=penalty, alpha=alpha, w=relative * d, kappa=kappa, rate=rate)
 
     def _alpha(self, cohort: Cohort, gamma: Floats, d: Floats) -> Floats:
@@ -75,10 +76,10 @@ class PrimalDual(Algorithm, Adaptive, ABC):
             return np.where(gamma > 0, np.maximum(0.0, 1 / amounts - d * gamma), 0.0)
         if not isinstance(self.a, Auto):
             return resolve(self.a, cohort, "a") * gamma
-        fresh, pace = 1 / carry(cohort), Pace.of(self.rule, cohort)
+        fresh = 1 / carry(cohort)
         if isinstance(self.gamma, Auto):
-            return fresh / pace.visits(self.rule, mean_p(cohort))
-        return np.minimum(fresh, gamma * pace.sigma / mean_p(cohort))
+            return fresh / visits(self.rule, mean_p(cohort))
+        return np.minimum(fresh, gamma * Pace.of(self.rule, cohort).sigma / mean_p(cohort))
 
 
 @register
@@ -118,3 +119,4 @@ class FedVRA(PrimalDual):
     )
     reference: ClassVar[str] = "Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework"
     converges_exactly: ClassVar[bool] = True
+    deploy: ClassVar[Deploy] = MEAN

@@ -1,4 +1,4 @@
-"""What an algorithm that adapts sees of a finished round and carries to the next: a few numbers and one vector.
+"""What an algorithm that adapts sees of a finished round and carries to the next: a few numbers.
 
 Nothing is sent for it. It is part of the server's state, so a run resumes to the same bits, and every engine fills it by
 :func:`remember`, so that all of them adapt alike.
@@ -6,7 +6,6 @@ Nothing is sent for it. It is part of the server's state, so a run resumes to th
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,11 +15,10 @@ from fedvra.core.cohort import Cohort
 from fedvra.core.errors import require
 
 if TYPE_CHECKING:  # algorithms are named, and refused, without waiting for torch
-    import torch
     from torch import Tensor
 
-VERSION = 2
-"""Of how a checkpoint holds the numbers: by name. In the first they were a vector without names."""
+VERSION = 3
+"""Of what a checkpoint holds: numbers by name. In the first they had no names, in the second there was a vector beside them."""
 PREFIX = "memory."
 
 
@@ -30,25 +28,8 @@ class Seen:
 
     move: float
     """|S|^2, where S = sum_A omega_i*w_i*D_i is the sum of uploads in the server's step."""
-    last: float | None
-    """|S|^2 of the round before; None in the first."""
-    product: float | None
-    """Inner product of this S and the last."""
-    dual: float
-    """|lam|^2 after the round."""
     loss: float
     """The mean training loss of the round, which comes with the uploads."""
-
-    @property
-    def back(self) -> float:
-        """-<S, last S>/|last S|^2: how much of the last S this one takes back, 1 being all of it; 0 where there is no last.
-
-        Along a direction in which x0 is multiplied by -q from round to round, it is q.
-        """
-        if self.product is None or not self.last:
-            return 0.0
-        back = -self.product / self.last
-        return back if math.isfinite(back) else 0.0
 
 
 @dataclass(frozen=True)
@@ -56,20 +37,15 @@ class Memory:
     """Empty for algorithms that do not adapt, and before the first round."""
 
     numbers: Mapping[str, float] = field(default_factory=dict)
-    move: Tensor | None = None
-    """S of the last counted round."""
 
     def tensors(self) -> dict[str, Tensor]:
         """As a checkpoint holds it, each number under its own name; nothing where it is empty."""
-        if self.move is None:
+        if not self.numbers:
             return {}
         import torch
 
         named = {f"{PREFIX}{name}": torch.tensor(x, dtype=torch.float64) for name, x in self.numbers.items()}
-        return {"memory_version": torch.tensor(VERSION), "memory_move": self.move, **named}
-
-    def to(self, device: torch.device) -> Memory:
-        return self if self.move is None else Memory(self.numbers, self.move.to(device))
+        return {"memory_version": torch.tensor(VERSION), **named}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Memory:
@@ -79,8 +55,7 @@ class Memory:
             return cls()
         version = int(tensors["memory_version"])
         _require_readable(version == VERSION, f"version {version} of them")
-        named = {key.removeprefix(PREFIX): float(x) for key, x in tensors.items() if key.startswith(PREFIX)}
-        return cls(named, tensors["memory_move"])
+        return cls({key.removeprefix(PREFIX): float(x) for key, x in tensors.items() if key.startswith(PREFIX)})
 
 
 def _require_readable(condition: bool, found: str) -> None:
@@ -91,24 +66,12 @@ def _require_readable(condition: bool, found: str) -> None:
     )
 
 
-def look(move: Tensor, last: Tensor | None, lam: Tensor, loss: float) -> Seen:
+def look(move: Tensor, loss: float) -> Seen:
     """The scalars of a round, in float64: they must not overflow where the model does not."""
     import torch
 
-    return Seen(
-        _square(move),
-        None if last is None else _square(last),
-        None if last is None else float(torch.dot(move.double(), last.double())),
-        _square(lam),
-        loss,
-    )
-
-
-def _square(x: Tensor) -> float:
-    import torch
-
-    norm = float(torch.linalg.vector_norm(x, dtype=torch.float64))
-    return norm * norm
+    norm = float(torch.linalg.vector_norm(move, dtype=torch.float64))
+    return Seen(norm * norm, loss)
 
 
 class Adaptive(ABC):
@@ -133,8 +96,8 @@ def chosen(algorithm: object, cohort: Cohort) -> dict[str, float | str]:
     return algorithm.chosen(cohort) if isinstance(algorithm, Adaptive) and algorithm.adapts else {}
 
 
-def remember(algorithm: object, memory: Memory, cohort: Cohort, move: Tensor, lam: Tensor, loss: float) -> Memory:
-    """The memory after a round of ``cohort``, given S, the new lam and the loss; empty for algorithms that do not adapt."""
+def remember(algorithm: object, cohort: Cohort, move: Tensor, loss: float) -> Memory:
+    """The memory after a round of ``cohort``, given S and the loss; empty for algorithms that do not adapt."""
     if not isinstance(algorithm, Adaptive) or not algorithm.adapts:
         return Memory()
-    return Memory(algorithm.remember(cohort, look(move, memory.move, lam, loss)), move)
+    return Memory(algorithm.remember(cohort, look(move, loss)))

@@ -104,7 +104,7 @@ def parse_deploy(given: Any) -> Deploy:
 
 
 @dataclass(frozen=True)
-class Deployed:
+class Deployed(Value):
     """The model that a run is for, where that is not x0: part of the server's state."""
 
     x: Tensor

@@ -153,7 +153,7 @@ def server_round(
     x0 = server.x0
     if row.communicates:
         x0 = rule.server_model(x0, lam, sums.model, row.scale(totals), row.kappa, project)
-    memory = remember(algorithm, server.memory, cohort, sums.model, lam, sums.loss)
+    memory = remember(algorithm, cohort, sums.model, sums.loss)
     aux = server.aux if server.aux is None or sums.aux is None else sums.aux / rule.divisor(totals.omega)
     deployed = None if deploy == X0 else server.deployed
     if row.communicates:

@@ -113,7 +113,7 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
     if manifest.get("path") not in (None, state.path.name):  # it was left in an earlier round
         federation.take_path(StepPath(manifest["path"], manifest["path_reason"]))
     state.aux = server["aux"].to(device) if "aux" in server else None
-    state.memory = Memory.of(server).to(device)
+    state.memory = Memory.of(server)
     deployed = Deployed.of(server)
     state.deployed = None if deployed is None else deployed.to(device)
     state.time = float(manifest.get("time", 0.0))

@@ -141,7 +141,7 @@ def masked_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) ->
     require(bool((cohort.omega > 0).all()), "secure: a client without weight has no part in a sum: give all a weight.")
     require(
         not forms_mean(strategy.experiment.deployment, row),
-        "secure: deploy='mean' would take one more sum where clients' weights differ: leave it out.",
+        "secure: the mean of the clients' models would take one more sum where clients' weights differ: say deploy='x0'.",
     )
     scheme = Scheme.of(secure, cohort, row, strategy.books.reach)
     table = Table(cohort.clients, cohort.omega, scheme.first, scheme.second, cohort.steps, cohort.eta, row.gamma)

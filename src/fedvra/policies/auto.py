@@ -20,41 +20,30 @@ class Auto(ForFedVRA):
     >>> import fedvra as fv
     >>> fv.FedVRA(gamma=0.1) == fv.FedVRA(gamma=0.1, a=fv.Auto(), d=fv.Auto())
     True
-    >>> fv.FedVRA(gamma=fv.Auto(reach=1.5))
-    FedVRA(gamma=auto:reach=1.5, a=auto, d=auto)
+    >>> fv.FedVRA(gamma=fv.Auto(strongest=1.5))
+    FedVRA(gamma=auto:strongest=1.5, a=auto, d=auto)
     """
 
     first: float = 1.0
     """sigma in the first round: the neutral point, where local work that gets to the end is neither repeated nor undone."""
-    reach: float = 2.0
-    """sigma*n, the server's step along lam in units of T/p, and so the largest sigma: beyond 2 stiff directions diverge."""
+    strongest: float = 1.9
+    """The largest sigma: beyond 2 stiff directions diverge, and a little before where few take part."""
     stale: float = 300.0
-    """...but at most stale*p^2: between two visits to a client x0 travels about reach*T/p^2 along lam, which this bounds."""
-    slowest: float = 3.0
-    """The largest n: below reach/slowest the step along lam falls with sigma."""
-    lowest: float = 0.3
-    """sigma is never lower than p (the server steps along lam no less than a client would), or than this where p is more."""
+    """...or stale*p^2 where that is less: between two visits to a client x0 travels about sigma*T/p^2 along lam."""
+    memory: float = 10.0
+    """n/p, the rounds that lam is a mean over, is never less than this: in large cohorts duals move slowly."""
     grow: float = 0.1
     """Of log sigma, per round whose uploads are the smallest so far: a larger sigma is earned."""
     cut: float = 0.5
-    """Per round in which uploads, or the dual, have grown and still grow."""
-    back: float = 0.5
-    """After uploads came back larger than the last ones were, sigma is set so that this share of them would have come back."""
+    """Per round in which uploads have grown and still grow."""
     grown: float = 2.0
     """How much above its lowest so far the mean of uploads counts as grown."""
-    burst: float = 4.0
-    """Likewise for the uploads of a single round, against the lowest of the running mean."""
     grown_in_vain: float = 1.2
     """Likewise for the mean while the training loss does not fall."""
-    grown_dual: float = 0.25
-    """Over p: by which share of its lowest so far the dual must be above it to count as grown. Few are noisy."""
-    loss_weight: float = 0.5
-    """Of a new round in the mean of the training loss."""
     regained: float = 0.125
-    """The loss does not fall where its mean is above its lowest by more than this share of its whole range so far."""
+    """The loss does not fall where it is above its lowest by more than this share of its whole range so far."""
     move_weight: float = 3.0
-    """Times p: weight of a new round in the mean of squared uploads; at most max_move_weight."""
-    max_move_weight: float = 0.3
+    """Times p: weight of a new round in the mean of squared uploads; at most 1."""
 
     name: ClassVar[str] = "auto"
 
@@ -63,7 +52,7 @@ class Auto(ForFedVRA):
             require(math.isfinite(getattr(self, field.name)), f"{field.name} of auto must be a finite number.")
 
     def __repr__(self) -> str:
-        """As the command line writes it: ``auto``, or ``auto:reach=1.5`` with what differs from the default."""
+        """As the command line writes it: ``auto``, or ``auto:strongest=1.5`` with what differs from the default."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         said = [f"{name}={value:g}" for name, (value, usual) in values.items() if value != usual]
         return ":".join(filter(None, [self.name, ",".join(said)]))

@@ -121,8 +121,8 @@ POLICIES: dict[str, Policy] = {policy.name: policy for policy in (inverse_p, rem
 def parse_setting(text: str | float | list[float]) -> Setting:
     """A setting as written on the command line or in a config file: a number, a list, a schedule, or the name of a policy.
 
-    >>> parse_setting("0.1"), parse_setting("1/p") is inverse_p, parse_setting("10:5@100"), parse_setting("auto:reach=1.5")
-    (0.1, True, 10:5@100, auto:reach=1.5)
+    >>> parse_setting("0.1"), parse_setting("1/p") is inverse_p, parse_setting("10:5@100"), parse_setting("auto:strongest=1.5")
+    (0.1, True, 10:5@100, auto:strongest=1.5)
     """
     if not isinstance(text, str):
         return text

@@ -9,7 +9,7 @@ In products the rule has the server's dual :math:`\lambda=\sum_i\omega_i\lambda_
     \kappa = 1/\gamma = n\,\frac{\sigma}{\bar p}\Big/\sum_i\omega_i\frac1{T_i}.
 
 The first is unbiased (Remark 1). The second has a dual take its client's fresh gradient in n visits, whatever the work of the
-client; n follows from sigma, see :meth:`Pace.visits`. The third leaves one number, the multiplier
+client; n follows from p, see :func:`visits`. The third leaves one number, the multiplier
 :math:`\sigma = \bar p\sum_i\omega_i a_i`: the server's step is heavy-ball momentum with a stepsize of :math:`\sigma` local
 rounds and a memory of :math:`n/\bar p` rounds. For clients that agree, a direction whose curvature local work exhausts
 contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat directions gain from a large
@@ -35,24 +35,15 @@ class Pace(Value):
     """The multiplier sigma, and what it is judged by. A value: :meth:`after` gives the next one."""
 
     sigma: float
-    most: float
-    """What sigma may grow to: the bound of :func:`reach`, lowered whenever sigma had to be cut."""
     move: float = math.nan
     """Running mean of |sum of uploads / T|^2; NaN before the first."""
     least_move: float = math.inf
     """The lowest root of it so far."""
-    least_dual: float = math.inf
-    """The lowest |lam| so far, over the share of clients whose duals are in it."""
-    heard: float = 0.0
-    """That share, as expected from p."""
     loss: float = math.nan
-    """Running mean of the training loss; NaN before the first."""
+    """The training loss of the last round that told one; NaN before the first."""
     least_loss: float = math.inf
     most_loss: float = -math.inf
-    """The range of that mean so far."""
-    dual: float = math.inf
-    """The last |lam|, over the share heard."""
-
+    """Its range so far."""
     rule: float = 0.0
     """Which of ``REASONS`` led to sigma. A number, as all that a checkpoint keeps."""
 
@@ -63,8 +54,7 @@ class Pace(Value):
         >>> Pace.first(Auto(), 0.1).sigma, round(Pace.first(Auto(), 0.02).sigma, 3)
         (1.0, 0.12)
         """
-        most = reach(auto, p)
-        return cls(min(auto.first, most), most)
+        return cls(min(auto.first, strongest(auto, p)))
 
     @classmethod
     def of(cls, auto: Auto, cohort: Cohort) -> Pace:
@@ -83,17 +73,6 @@ class Pace(Value):
     def reason(self) -> str:
         return REASONS[int(self.rule)]
 
-    def visits(self, auto: Auto, p: float) -> float:
-        """n: in how many visits a dual takes its client's gradient.
-
-        sigma*n, the server's step along lam in units of T/p, is kept while sigma changes: a smaller sigma means slower duals,
-        so that lam is a mean over more rounds and has less noise in it.
-
-        >>> [round(Pace(sigma, 2.0).visits(Auto(), 0.1), 2) for sigma in (2.0, 1.0, 0.5)]
-        [1.0, 2.0, 3.0]
-        """
-        return max(1.0, min(auto.slowest, reach(auto, p) / self.sigma))
-
     def numbers(self) -> dict[str, float]:
         return asdict(self)
 
@@ -101,44 +80,48 @@ class Pace(Value):
         """The pace for the next round: the first of ``RULES`` that applies changes log sigma."""
         fresh = seen.move / T**2
         now = self._with(auto, p, fresh, seen)
-        signals = Signals(auto, p, self, now, fresh, seen.back)
+        signals = Signals(auto, self, now, fresh)
         number, rule = next((k, rule) for k, rule in enumerate(RULES) if rule.when(signals))
-        change = rule.change(signals)
-        sigma = max(min(p, auto.lowest), min(self.most, self.sigma * math.exp(change)))
+        sigma = self.sigma * math.exp(rule.change(signals))
         return replace(
             now,
-            sigma=sigma,
-            most=math.sqrt(sigma * self.sigma) if rule.remembered and change < 0 else self.most,
+            sigma=max(p, min(strongest(auto, p), sigma)),
             least_move=min(self.least_move, signals.uploads),
-            least_dual=min(self.least_dual, now.dual),
             rule=1.0 + number,
         )
 
     def _with(self, auto: Auto, p: float, fresh: float, seen: Seen) -> Pace:
         """The running means with a round in them."""
-        heard = self.heard + (1 - self.heard) * p
-        weight = min(auto.max_move_weight, auto.move_weight * p)
-        loss = self.loss
-        if math.isfinite(seen.loss):
-            loss = seen.loss if math.isnan(loss) else loss + auto.loss_weight * (seen.loss - loss)
+        weight = min(1.0, auto.move_weight * p)
+        loss = seen.loss if math.isfinite(seen.loss) else self.loss
         return replace(
             self,
             move=fresh if math.isnan(self.move) else self.move + weight * (fresh - self.move),
-            heard=heard,
-            dual=math.sqrt(seen.dual) / heard,
             loss=loss,
             least_loss=min(self.least_loss, loss),
             most_loss=max(self.most_loss, loss),
         )
 
 
-def reach(auto: Auto, p: float) -> float:
-    """sigma*n, and the largest sigma, for participation p.
+def strongest(auto: Auto, p: float) -> float:
+    """The largest sigma for participation p.
 
-    >>> [round(reach(Auto(), p), 3) for p in (1.0, 0.1, 0.05, 0.001)]
-    [2.0, 2.0, 0.75, 0.001]
+    >>> [round(strongest(Auto(), p), 3) for p in (1.0, 0.1, 0.05, 0.001)]
+    [1.9, 1.9, 0.75, 0.001]
     """
-    return min(auto.reach, max(p, auto.stale * p * p))
+    return min(auto.strongest, max(p, auto.stale * p * p))
+
+
+def visits(auto: Auto, p: float) -> float:
+    """n: in how many visits a dual takes its client's gradient.
+
+    In one, unless lam would then be a mean over few rounds: where many take part a dual that took its client's fresh gradient
+    at once would have the client undo its own last round.
+
+    >>> [visits(Auto(), p) for p in (0.01, 0.1, 0.2, 1.0)]
+    [1.0, 1.0, 2.0, 10.0]
+    """
+    return max(1.0, auto.memory * p)
 
 
 def mean_p(cohort: Cohort) -> float:
