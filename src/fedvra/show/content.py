@@ -201,13 +201,8 @@ def _names(groups: Iterable[Group]) -> list[str]:
         for metrics in group.metrics:
             for record in metrics:
                 found.update(dict.fromkeys(numbers(record)))
-    others = [
-        name
-        for name in found
-        if name not in FIRST
-        and not name.startswith(BOOKKEEPING)
-        and (not name.startswith(("clients/", "unseen/")) or name.endswith(OF_CLIENTS))
-    ]
+    others = [name for name in found if name not in FIRST and not name.startswith(BOOKKEEPING)]
+    others = [name for name in others if not name.startswith(("clients/", "unseen/")) or name.endswith(OF_CLIENTS)]
     return [*(name for name in FIRST if name in found), *others]
 
 
