@@ -135,7 +135,7 @@ def test_the_demo_runs_and_stops_everything(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedvra", "federation", "demo", "--nodes", "2", "--rounds", "2", "--tls"]
     shown = subprocess.run([*command, "--out", tmp_path / "demo"], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
-    assert "round 2: 2 of 2 nodes counted" in shown.stdout
+    assert "round 2 of 2: 2 of 2 nodes counted" in shown.stdout
     gap = re.search(r"audit: .* is (\S+) of", shown.stdout)
     assert gap is not None
     assert float(gap[1]) < 1e-6
@@ -149,7 +149,7 @@ def test_the_demo_with_masked_sums_has_a_gap_of_zero(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedvra", "federation", "demo", "--nodes", "3", "--rounds", "2", "--masked"]
     shown = subprocess.run([*command, "--out", tmp_path / "demo"], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
-    assert "round 2: 3 of 3 nodes counted" in shown.stdout
+    assert "round 2 of 2: 3 of 3 nodes counted" in shown.stdout
     assert "is 0.0e+00 of |lam|" in shown.stdout
     books = server_books.Books.read(tmp_path / "demo" / "books")
     assert books is not None
