@@ -23,6 +23,7 @@ nb_execution_show_tb = True
 exclude_patterns = ["_build", "results/*.md"]
 html_theme = "furo"
 html_title = f"fedvra {release}"
+html_show_copyright = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

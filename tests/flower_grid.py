@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import time
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,10 @@ class FakeGrid:
     """What becomes of a reply on its way."""
     offline: set[int] = field(default_factory=set)
     sent: list[Order] = field(default_factory=list)
+    release: threading.Event = field(default_factory=threading.Event)
+    """Set by a test that is done: replies that are stuck need not be waited for any longer."""
+    waited: bool = False
+    """Whether one of them was."""
     _late: list[tuple[Node, Message]] = field(default_factory=list)
     _replies: dict[str, Message | Exception] = field(default_factory=dict)
     _stuck: set[str] = field(default_factory=set)
@@ -99,7 +103,8 @@ class FakeGrid:
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """As Flower does: a reply is gone once it was pulled, and one that cannot be parsed raises."""
         if self._stuck.intersection(message_ids):
-            time.sleep(5)
+            self.release.wait(300)
+            self.waited = True
         found = [self._replies.pop(number) for number in message_ids if number in self._replies]
         for reply in found:
             if isinstance(reply, Exception):

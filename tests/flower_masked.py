@@ -25,6 +25,13 @@ def pin(nodes: Iterable[Node], folder: Path) -> None:
         node.config |= {MASK_KEY: str(made[node.client][0]), PEERS: str(peers)}
 
 
+def unpin(grid: FakeGrid, client: int) -> None:
+    """The nodes' administrators take a key out of their files of peers."""
+    path = Path(next(iter(grid.nodes.values())).config[PEERS])
+    lines = [line for line in path.read_text().splitlines(keepends=True) if not line.startswith(f"{client} ")]
+    path.write_text("".join(lines))
+
+
 def masked_grid(folder: Path, problem: fv.Quadratic | None = None) -> FakeGrid:
     nodes = make_nodes(problem or quadratic(CLIENTS), folder)
     pin(nodes.values(), folder)

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import time
 import warnings
 from collections.abc import Iterator
@@ -309,10 +310,23 @@ def test_jobs_on_a_cluster_fail_in_a_sentence_and_stop_when_they_are_asked_to(tm
         carry_out([Job("bad", fail)], cluster)
 
 
+def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as taken:  # bound, but it does not listen
+        taken.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"there is no Ray cluster at {where}"):
+            fv.Ray(address=where).connection()
+        monkeypatch.setenv("RAY_ADDRESS", where)
+        with pytest.raises(UsageError, match=f"there is no Ray cluster at {where}"):
+            fv.Ray().connection()
+
+
 def test_ray_is_started_as_its_users_expect(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **options: seen.update(options))
+    monkeypatch.setattr("fedvra.engines.ray_engine.knock", lambda where: None)
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
     monkeypatch.setenv("RAY_ADDRESS", "cluster:6379")
     engine = fv.Ray(workers=3, gpus_per_worker=0.25, runtime_env={"env_vars": {"A": "1"}}, resources={"disk": 1})

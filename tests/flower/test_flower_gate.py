@@ -71,7 +71,7 @@ def test_a_message_is_handed_over_when_it_is_there(tmp_path: Path) -> None:
 
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "HOLD_SECONDS", 0.05)
+    monkeypatch.setattr(gates, "HOLD_SECONDS", 0.5)
     superlink = Asked((200, EMPTY))
     assert ask(superlink, tmp_path) == [(200, EMPTY)]
     assert len(superlink.bodies) >= 2

@@ -122,6 +122,25 @@ def test_they_come_go_and_grow(algorithm: fv.Algorithm, weights: str, shadow: bo
     assert f.distance() < 1e-6
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"sampler": fv.Uniform(3)}, {"compress": "quantize:4"}, {"algorithm": fv.FedVRA()}],
+    ids=["some take part", "compressed", "auto"],
+)
+def test_so_do_they_where_it_takes_longer(more: dict[str, Any], tmp_path: Path) -> None:
+    f = Federation(tmp_path, weights="samples", **more)
+    f.play(3)
+    f.grid.offline = {104}
+    assert f.play()["joined"] == [5]
+    f.expel(1)
+    assert f.play()["left"] == [1]
+    f.samples[3] = 9
+    f.play(2 * ROUNDS)
+    assert f.strategy.books.samples.tolist() == [4, 1, 3, 9, 0, 2]
+    assert f.gap() < 1e-13
+    assert f.distance() < 1e-6
+
+
 def test_what_changed_is_there_after_a_restart(tmp_path: Path) -> None:
     f = Federation(tmp_path, weights="samples", max_clients=5)
     f.play(2)

@@ -2,90 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 import fedvra as fv
 from fedvra.flower import Strategy, client_app, server_books
-from fedvra.flower.launcher import LocalFederation
 from fedvra.flower.protocol import Errand, Order
 from flower_grid import FakeGrid, Node
-
-APP = Path(__file__).parent / "flower_app"
-sys.path.insert(0, str(APP))
-
-from faulty.problem import CLIENTS, algorithm, all_data, problem, settings, write_shards  # noqa: E402
+from flower_shards import CLIENTS, IMPOSTOR, Shards, algorithm, all_data, problem, relative, settings, start
 
 pytestmark = pytest.mark.slow
-
-
-class Shards(LocalFederation):
-    def node_config(self, i: int) -> str:
-        return f'data-file="{self.folder}/shard{self.client(i)}.npz"'
-
-    def client(self, i: int) -> int:
-        return 1 if i == IMPOSTOR else i
-
-    def play(self, **config: Any) -> str:
-        """``flwr run`` to its end; returns the ServerApp's log."""
-        with self._submit(config) as process:
-            assert process.stdout is not None
-            return process.stdout.read()
-
-    def play_until_death(self, **config: Any) -> None:
-        """``flwr run`` until the ServerApp has killed itself; Flower would notice about a minute later."""
-        died = self.folder / "died"
-        with self._submit(config) as process:
-            while not died.exists():
-                assert process.poll() is None
-                time.sleep(0.2)
-            process.terminate()
-        died.unlink()
-
-    def _submit(self, config: dict[str, Any]) -> subprocess.Popen[str]:
-        given = {"folder": self.folder, "faults": self.folder / "faults", "bind-keys": self.secure}
-        return self.submit(APP, {**given, **config})
-
-    def records(self) -> list[dict[str, Any]]:
-        path = self.folder / "records.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def server_state(self) -> server_books.Books:
-        state = server_books.Books.read(self.folder / "books")
-        assert state is not None
-        assert state.identity == IDENTITY
-        return state
-
-
-IMPOSTOR = CLIENTS
-"""A node with a registered key of its own that says it is client 1."""
-IDENTITY = {"algorithm": "fedvra", "seed": 7, "clients": CLIENTS, "parameters": 83}
-
-
-def start(folder: Path, secure: bool) -> Iterator[Shards]:
-    write_shards(folder)
-    (folder / "faults").mkdir()
-    with Shards(CLIENTS, folder, secure=secure) as federation:
-        yield federation
 
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
     yield from start(tmp_path_factory.mktemp("secure"), secure=True)
-
-
-def relative(left: torch.Tensor, right: torch.Tensor) -> float:
-    return float((left - right).norm() / right.norm())
 
 
 def test_x0_is_the_simulators_over_tls_with_authenticated_nodes(secure: Shards) -> None:
@@ -198,7 +135,7 @@ def test_the_demo_runs_and_stops_everything(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedvra", "federation", "demo", "--nodes", "2", "--rounds", "2", "--tls"]
     shown = subprocess.run([*command, "--out", tmp_path / "demo"], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
-    assert "round 2: 2 of 2 nodes counted" in shown.stdout
+    assert "round 2 of 2: 2 of 2 nodes counted" in shown.stdout
     gap = re.search(r"audit: .* is (\S+) of", shown.stdout)
     assert gap is not None
     assert float(gap[1]) < 1e-6
@@ -212,7 +149,7 @@ def test_the_demo_with_masked_sums_has_a_gap_of_zero(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedvra", "federation", "demo", "--nodes", "3", "--rounds", "2", "--masked"]
     shown = subprocess.run([*command, "--out", tmp_path / "demo"], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
-    assert "round 2: 3 of 3 nodes counted" in shown.stdout
+    assert "round 2 of 2: 3 of 3 nodes counted" in shown.stdout
     assert "is 0.0e+00 of |lam|" in shown.stdout
     books = server_books.Books.read(tmp_path / "demo" / "books")
     assert books is not None

@@ -117,13 +117,19 @@ class Counted(FakeGrid):
 
     now: int = 0
     most: int = 0
+    _meet: Any = field(default_factory=lambda: threading.Barrier(2))
+    """The first two wait for each other."""
+    _first: Any = field(default_factory=lambda: iter(range(2)))
     _lock: Any = field(default_factory=threading.Lock)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        time.sleep(0.01)
+            wait = next(self._first, None) is not None
+        if wait:
+            self._meet.wait(60)
+        time.sleep(0.01)  # for a third, were there one
         with self._lock:
             self.now -= 1
         return super().pull_messages(message_ids)
@@ -131,6 +137,7 @@ class Counted(FakeGrid):
 
 def test_few_replies_are_fetched_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "TURNS", 2)
+    monkeypatch.setattr(exchange, "PATIENCE_SECONDS", 600.0)  # after which a turn is given to another
     strategy, grid = run(tmp_path, Counted, rounds=1)
     assert isinstance(grid, Counted)
     assert grid.most == 2

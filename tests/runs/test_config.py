@@ -142,7 +142,7 @@ BAD = [
     ({"round": 3}, "there is no option 'round': did you mean 'rounds'"),
     ({"task": "digit"}, "there is no task 'digit': did you mean 'digits'"),
     ({"algorithm": "fedvrra"}, "there is no algorithm 'fedvrra': did you mean 'fedvra'"),
-    ({"set": {"gama": 1}}, "there is no hyper-parameter of fedvra 'gama': did you mean 'gamma'"),
+    ({"set": {"gama": 1}}, "there is no hyper-parameter of fedvra called 'gama': did you mean 'gamma'"),
     ({"algorithm": "fednova", "set": ["x=1"]}, "fednova has no hyper-parameters"),
     ({"set": ["gamma"]}, "set takes NAME=VALUE, got 'gamma'"),
     ({"set": ["=3"]}, "set takes NAME=VALUE, got '=3'"),

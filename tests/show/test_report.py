@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import io
 import json
@@ -173,8 +174,12 @@ def test_the_page_says_where_its_numbers_come_from(tmp_path: Path) -> None:
     said = content(gather([runs]), runs)["made"]
     noted = Provenance.read(RunFolder(runs / "fedvra" / "seed-0").provenance_file)
     assert noted is not None
-    for name, text in {"command": noted.command, "commit": noted.commit, "machine": noted.machine}.items():
-        assert said.get(name) == text
+    for name, text in {"command": noted.command, "machine": noted.machine}.items():
+        assert said[name] == text
+    for commit, text in (("1234abcd", "1234abcd"), (None, "none: started outside of a git repository")):
+        for folder in runs.glob("*/*"):
+            dataclasses.replace(noted, commit=commit).write(RunFolder(folder).provenance_file)
+        assert content(gather([runs]), runs)["made"]["commit"] == text
     for folder in runs.glob("*/*"):  # runs from before that was noted
         RunFolder(folder).provenance_file.unlink()
     assert "command" not in content(gather([runs]), runs)["made"]

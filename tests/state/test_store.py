@@ -133,6 +133,25 @@ def test_rows_that_nobody_else_sees_need_no_file() -> None:
     assert store.get(1).tolist() == [1.0] * 4
 
 
+def test_large_rows_that_are_new_go_into_several_files_in_turn_and_small_ones_fill_one() -> None:
+    """The kernel lets one process at a time write to a file."""
+    for width, writers, files in ((LARGE_ROW // 4, 2, 4), (LARGE_ROW // 4, 1, 1), (16, 2, 1)):
+        store = ClientStore(width, torch.float32, writers=writers)
+        assert store.rows_per_segment >= 64
+        clients = list(range(64))
+        for value in (1.0, 2.0):  # the second time in other slots
+            _, write = store.stage(np.array(clients))
+            assert len(set(write.tolist())) == 64
+            for client, slot in zip(clients, write.tolist(), strict=True):
+                store.save(slot, torch.full((width,), value * client))
+            store.commit(clients)
+        assert [float(row[-1]) for _, row in store.items()] == [2.0 * client for client in clients]
+        assert len(store.segments) == files
+    store = ClientStore(LARGE_ROW // 4, torch.float32, writers=2)
+    _, write = store.stage(np.arange(40))
+    assert (write // store.rows_per_segment).tolist() == [k // 8 % 4 for k in range(40)]
+
+
 def test_a_large_row_is_not_mapped_before_it_is_met_again() -> None:
     """A new one is written to the kernel's pages from memory that was used before."""
     store = ClientStore(LARGE_ROW // 4 + 3, torch.float32)
@@ -158,6 +177,7 @@ def test_large_rows_reach_other_processes_written_or_mapped(seen_by_the_writer: 
     read, write = store.stage(np.array([1, 2]))
     child = os.fork()
     if child == 0:
+        torch.set_num_threads(1)  # torch's threads, where there are any, are the parent's: a child would wait for them
         reader = RowReader(store.width, store.dtype, store.rows_per_segment)
         reader.attach(store.addresses())
         for old, new in zip(read.tolist(), write.tolist(), strict=True):

@@ -94,7 +94,7 @@ class FedVRA(PrimalDual):
         x_0       &\leftarrow x_0 + \beta\sum_{i\in A}\omega_i d_i\gamma_i(x_i - x_0) - \beta\lambda,
         \qquad \beta = 1/\textstyle\sum_{i=1}^N\omega_i\gamma_i
 
-    All three are chosen by the algorithm unless they are given (``auto``, see :class:`~fedvra.policies.pace.Pace`).
+    All three are chosen by the algorithm unless they are given (``auto``, see docs/adaptive.md).
 
     Args:
         gamma: the penalty; 0 leaves local SGD. gamma*eta must not exceed 1.

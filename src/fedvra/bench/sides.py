@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedvra.bench import contender
-from fedvra.bench.jobs import Job
 from fedvra.bench.resident import family, memory_mb, processor_seconds
 from fedvra.bench.workloads import Workload
 from fedvra.core.errors import FedvraError
@@ -33,19 +32,26 @@ class Turn(NamedTuple):
     """Of all processes at the end of the turn."""
 
 
+FAR_END = (sys.executable, "-P", contender.__file__)
+"""What is started. -P: the folder of the script is not to be on the path, or its modules could shadow others."""
+
+
 class Side:
     """A process that runs a job on one checkout (``source``: what goes on the path)."""
 
-    def __init__(self, name: str, source: Path, job: Job) -> None:
+    def __init__(self, name: str, source: Path, job: Any, far_end: Sequence[str] = FAR_END) -> None:
+        """
+        Args:
+            job: what to run: a ``Job``, or what another far end than ours is told.
+            far_end: the command that is started. It is given the number of an open pipe and the source.
+        """
         self.name, self.source = name, source
         self._pipe, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed in close()
         before = os.environ.get("PYTHONPATH")
         path = os.pathsep.join([str(source), *([before] if before else [])])
-        # -P: the folder of the script is not to be on the path, or its modules could shadow others.
-        command = [sys.executable, "-P", contender.__file__, str(theirs.fileno()), str(source)]
         self._process = subprocess.Popen(
-            command,
+            [*far_end, str(theirs.fileno()), str(source)],
             env={**os.environ, "PYTHONPATH": path},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -73,7 +79,7 @@ class Side:
             self._process.wait()
         self._log.close()
 
-    def _ask(self, what: Job | int) -> tuple[float, str]:
+    def _ask(self, what: Any) -> tuple[float, str]:
         kind: str
         value: Any
         try:

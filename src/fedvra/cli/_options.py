@@ -169,4 +169,4 @@ def folder_for(out: str | None, *name: str) -> Path:
 
 
 def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return (",".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)

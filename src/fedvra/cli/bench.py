@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 DEFAULT = ("w1", "w2", "w3")
 
 
-@click.command()
+@click.command(short_help="Time rounds beside a bare PyTorch loop.")
 @click.argument("workloads", nargs=-1, metavar="[w1|...|w7|w3-cold|clients]...")
 @click.option(
     "--against",
@@ -24,7 +24,7 @@ DEFAULT = ("w1", "w2", "w3")
 )
 @click.option("--algorithms", default="fedavg,fedvra", show_default=True, help="Some of fedavg, fedvra, scaffold.")
 @click.option(
-    "--passes", type=click.IntRange(min=1), default=7, show_default=True, help="How often the contenders take turns."
+    "--passes", type=click.IntRange(min=1), default=7, show_default=True, help="How often the sides take turns."
 )
 @click.option(
     "--starts",

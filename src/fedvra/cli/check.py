@@ -134,7 +134,7 @@ def present(coverage: Coverage, task: str, console: Console) -> None:
         say(console, "\n".join(["", *_proposed(coverage, coverage.proposal)]))
     else:
         say(console, "\nWith the same problem, sampling and local work no stepsizes would be covered.")
-    say(console, "\nOn these figures:")
+    say(console, "\nAbout these figures:")
     for note in coverage.notes:
         say(console, f"- {note}")
 

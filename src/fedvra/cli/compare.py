@@ -34,7 +34,7 @@ ALGORITHMS = "fedvra,fedavg,fedprox,scaffold,feddyn"
     "--algorithms",
     metavar="LIST",
     default=ALGORITHMS,
-    show_default=True,
+    show_default="those of `fedvra demo`",
     help="Separated by commas; hyper-parameters after a colon, a name of your own after `as`: "
     "feddyn:alpha=0.1,fedvra:gamma=0.1,a=5 as strong.",
 )

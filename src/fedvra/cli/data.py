@@ -104,7 +104,7 @@ def get(name: str, folder: str | None, as_json: bool) -> None:
 @folder_option
 @json_option
 def show(name: str, split: str, clients: str, seed: str, out: str | None, folder: str | None, as_json: bool) -> None:
-    """Split the data set NAME as a run would, and show who would hold what.
+    """Split the data set NAME as a run would, and show which client gets what.
 
     \b
     Example:

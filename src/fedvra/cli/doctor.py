@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 
-@click.command()
+@click.command(short_help="Compare a device with the CPU, and time both.")
 @click.option(
     "--device",
     default="cuda",

@@ -27,10 +27,10 @@ def command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@command.command()
+@command.command(short_help="Run FedVRA on digits with processes on this machine.")
 @click.option("--nodes", type=click.IntRange(1, 50), default=3, show_default=True, help="SuperNodes, one client each.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--tls", is_flag=True, help="With closed doors: TLS, nodes with keys, a signed app, a gate.")
+@click.option("--tls", is_flag=True, help="As on several machines: TLS, nodes with keys, a signed app, a gate.")
 @click.option(
     "--workers/--no-workers", default=True, show_default=True, help="Warm workers, or a new Python per message."
 )
@@ -70,7 +70,7 @@ def demo(nodes: int, rounds: int, tls: bool, workers: bool, masked: bool, out: s
             click.echo(line)
 
 
-@command.command(short_help="The one door of a SuperLink that faces the world.")
+@command.command(short_help="Let SuperNodes through to a SuperLink, and nobody else.")
 @click.option("--listen", metavar="HOST:PORT", required=True, help="Where SuperNodes connect to, e.g. 0.0.0.0:8443.")
 @click.option("--superlink", metavar="HOST:PORT", default="127.0.0.1:8000", show_default=True)
 @click.option(
@@ -186,12 +186,12 @@ def rebind(folder: str, client: int, key: str | None, key_file: str | None) -> N
     )
 
 
-@command.command(short_help="Let a client go for good.")
+@command.command(short_help="Remove a client for good.")
 @click.argument("folder", metavar="FOLDER")
 @click.argument("client", metavar="CLIENT", type=click.IntRange(0))
 @click.option("--key-file", metavar="FILE", help="The secret the books are sealed with, where they are.")
 def expel(folder: str, client: int, key_file: str | None) -> None:
-    """Let the client CLIENT go for good: the server with its books in FOLDER takes it out before its next round.
+    """Remove the client CLIENT for good: the server with its books in FOLDER takes it out before its next round.
 
     The run may be under way, or be started later. What the client contributed to lam is taken out with it, so that the model
     converges to the minimiser of those who stay.
@@ -210,12 +210,12 @@ def expel(folder: str, client: int, key_file: str | None) -> None:
     click.echo(f"client {client} leaves before the next round")
 
 
-@command.command(short_help="How a federation stands.")
+@command.command(short_help="Show the state of a federation.")
 @click.argument("folder", metavar="FOLDER")
 @click.option("--key-file", metavar="FILE", help="The secret the books are sealed with, where they are.")
 @json_option
 def status(folder: str, key_file: str | None, as_json: bool) -> None:
-    """Say how the federation with its books in FOLDER stands: rounds, who is there, who was counted, the last audit.
+    """Show the state of the federation with its books in FOLDER: rounds, members, who was counted, the last audit.
 
     It reads files alone: the run may be under way.
 

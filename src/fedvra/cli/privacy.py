@@ -11,8 +11,8 @@ from fedvra.cli._options import json_option
 from fedvra.core.errors import require
 
 
-@click.command(short_help="What epsilon will a run come to, and how much noise does one take?")
-@click.option("--samples", metavar="N", required=True, help="Records of the client, as others are told.")
+@click.command(short_help="The epsilon of a run, or the noise that an epsilon takes.")
+@click.option("--samples", metavar="N", required=True, help="Records of the client, as reported to others.")
 @click.option("--noise", metavar="SIGMA", help="Noise on a step's sum, in units of the clipping length.")
 @click.option("--epsilon", metavar="EPS", help="Instead of --noise: find the least noise that stays within this.")
 @click.option("--batch-size", metavar="N", default="50", show_default=True, help="Expected records per step, or full.")

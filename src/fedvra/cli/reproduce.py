@@ -66,7 +66,7 @@ def command(
 ) -> None:
     """Reproduce a table or figure: table2, table3, fig2, fig3, fig4, readings, participation, all, or a FILE.yaml.
 
-    Tells how long it will take, runs what is missing, and prints the table with the paper's figure beside each mean and
+    Says how long it will take, runs what is missing, and prints the table with the paper's figure beside each mean and
     spread; * marks cells that differ by more than 15% in rounds or 0.5 points in accuracy. Runs are found again by their
     options, in DIR/runs and in the folders named with --runs: call it again after Ctrl-C to resume, ask for more seeds
     and only those are run. DIR receives NAME.json (the metrics of all runs), NAME.md and NAME.svg.

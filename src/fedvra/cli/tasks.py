@@ -53,4 +53,4 @@ def _line(task: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    return (",".join(map(str, value)) or "none") if isinstance(value, tuple | list) else str(value)

@@ -160,6 +160,7 @@ class CountedMoves(Moves):
 
         def compress(vector: Tensor) -> Tensor:
             self.counted = counting.units.count(vector, rng)
+            self.clipped = counting.units.clipped(vector)
             return counting.units.worth(self.counted, x0.dtype)
 
         if residuals is None:
@@ -168,6 +169,8 @@ class CountedMoves(Moves):
             self._sent, residual = rule.residual_step(self.delta, residuals.old(0), compress)
             residuals.stage(0, residual)
         self.second = None if counting.second is None else counting.second.count(self.delta, rng)
+        if counting.second is not None:
+            self.clipped = max(self.clipped, counting.second.clipped(self.delta))
 
     def move(self, k: int) -> Tensor:
         return self._sent

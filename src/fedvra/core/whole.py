@@ -92,6 +92,15 @@ class Units:
             raise OutOfRangeError("the move is not finite, and cannot be written in whole units: lower the stepsizes.")
         return scaled.floor_().clamp_(-self.most, self.most).long()
 
+    def clipped(self, move: Tensor) -> float:
+        """The share of a move's numbers that are out of range.
+
+        >>> Units(weight=0.5, unit=0.25, most=7).clipped(torch.tensor([1.0, -0.5, 9.0, 3.5]))
+        0.25
+        """
+        out = move.double().abs() * (self.weight / self.unit) > self.most
+        return float(out.double().mean()) if len(move) else 0.0
+
     def worth(self, counted: Tensor, dtype: torch.dtype) -> Tensor:
         """The move that so many units stand for; nothing where the client has no weight."""
         return (counted.double() * (self.unit / self.weight if self.weight else 0.0)).to(dtype)

@@ -92,7 +92,7 @@ class Federation:
         def store(kind: int, width: int, dtype: torch.dtype) -> RowBooks:
             if cluster is not None:
                 return cluster.store(kind, width, dtype)
-            return ClientStore(width, dtype, budget, folder, self.total, device, workers > 1, near)
+            return ClientStore(width, dtype, budget, folder, self.total, device, workers > 1, near, workers)
 
         self.clients = ClientState(
             duals=store(0, len(x0), state_dtype or x0.dtype),

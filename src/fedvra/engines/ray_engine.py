@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -129,7 +130,10 @@ def connect(address: str | None, workers: int | None, runtime_env: Mapping[str, 
     if ray.is_initialized():
         return False
     where = address or os.environ.get("RAY_ADDRESS") or "local"
+    if where == "local":  # by default 15: on a busy machine workers would not even start
+        os.environ.setdefault("RAY_worker_niceness", "0")
     try:
+        knock(where)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # Ray's own plans
             ray.init(
@@ -139,6 +143,13 @@ def connect(address: str | None, workers: int | None, runtime_env: Mapping[str, 
                 logging_level=logging.ERROR,
                 num_cpus=workers if where == "local" else None,
             )
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"there is no Ray cluster at {where} ({' '.join(str(error).split())[:200]}).") from None
     return True
+
+
+def knock(where: str) -> None:
+    """Raise OSError where nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = where.rpartition(":")
+    if host and "/" not in host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

@@ -46,6 +46,12 @@ class Outcome(NamedTuple):
     """The mean training loss of those who count; None where nobody does, or tells."""
     epsilon: float
     """The greatest that any of them has come to; 0 where none is counted."""
+    up: int | None = None
+    """Bytes of the uploads that came, where these are not plain ones."""
+    table: int = 0
+    """Bytes that went to each of those asked, beside the model."""
+    clipped: float = 0.0
+    """Which share of an upload's numbers did not fit into a masked sum, on average."""
 
 
 def count_uploads(

@@ -101,9 +101,11 @@ def note_round(
 ) -> MetricRecord:
     """Write down what became of a round, with the names of the simulator's records; the same for Flower."""
     e, books = strategy.experiment, strategy.books
-    counted, why, refused, loss, epsilon = outcome
+    counted, why, refused, loss, epsilon = outcome[:5]
     picked = chosen(e.algorithm, cohort)
     sent = {} if row is None else traffic(e, books.x0, books.aux, row, asked, len(counted) + len(refused))
+    if outcome.up is not None:
+        sent |= {"up": outcome.up, "down": sent["down"] + asked * outcome.table}
     record = {
         "round": books.round,
         "test_accuracy": None,
@@ -116,6 +118,7 @@ def note_round(
         "lost": why,
         **({} if e.refuse is None else {"refused": refused}),
         **({"epsilon": epsilon} if epsilon else {}),
+        **({"clipped": outcome.clipped} if outcome.clipped else {}),
         **picked,
         **strategy.changes,
     }

@@ -102,14 +102,16 @@ def make_server() -> ServerApp:
             folder=str(config["folder"]),
             secure=MaskedSum() if config["masked"] else None,
         )
-        strategy.start(grid, num_rounds=int(config["rounds"]), timeout=300, evaluate_fn=report(strategy))
+        strategy.start(
+            grid, num_rounds=int(config["rounds"]), timeout=300, evaluate_fn=report(strategy, int(config["rounds"]))
+        )
         found = strategy.audit(grid)
         print(f"{PREFIX}audit: |lam - sum omega_i lam_i| is {found.relative:.1e} of |lam|", flush=True)
 
     return app
 
 
-def report(strategy: Strategy) -> Any:
+def report(strategy: Strategy, rounds: int) -> Any:
     """An ``evaluate_fn`` that measures the accuracy on the test digits and tells the user."""
     digits = load("digits")
     assert digits.test_inputs is not None
@@ -125,10 +127,11 @@ def report(strategy: Strategy) -> Any:
             accuracy = float((model(inputs).argmax(1) == targets).double().mean())
         last = strategy.records[-1]
         begun.append(time.monotonic())
+        left = max(0, rounds - number) * (begun[-1] - begun[0]) / (len(begun) - 1)
         print(
-            f"{PREFIX}round {number}: {len(last['counted'])} of {len(last['cohort'])} nodes counted, "
+            f"{PREFIX}round {number} of {rounds}: {len(last['counted'])} of {len(last['cohort'])} nodes counted, "
             f"train loss {last['train_loss'] or float('nan'):.3f}, test accuracy {accuracy:.1%}, "
-            f"{begun[-1] - begun[-2]:.1f} s",
+            f"{begun[-1] - begun[-2]:.1f} s{f'; about {left:.0f} s left' if left else ''}",
             flush=True,
         )
         return MetricRecord({"accuracy": accuracy})

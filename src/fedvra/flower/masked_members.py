@@ -19,7 +19,7 @@ from fedvra.core.members import NEVER
 from fedvra.core.whole import to_real
 from fedvra.engines.experiment import Plan
 from fedvra.flower.masked_audit import NoSumError, holders, sum_of_duals
-from fedvra.flower.members import EXPEL, requests
+from fedvra.flower.members import forget_requests, requests
 
 if TYPE_CHECKING:
     from fedvra.flower.strategy import Strategy
@@ -30,6 +30,7 @@ def settle_masked_members(strategy: Strategy, grid: Grid) -> dict[str, Any]:
     books, said, members = strategy.books, strategy.said, strategy.books.members
     strategy.leaving |= requests(strategy.folder, books, strategy.key)
     strategy.leaving &= set(members.numbers.tolist())
+    forget_requests(strategy)
     left, numbers = sorted(strategy.leaving), books.samples.copy()
     joined = [client for client in sorted(strategy.roster.nodes) if members.joined[client] == NEVER]
     grown = {i: [int(numbers[i]), n] for i, n in said.items() if members.present[i] and n != numbers[i]}
@@ -42,7 +43,7 @@ def settle_masked_members(strategy: Strategy, grid: Grid) -> dict[str, Any]:
     for client in (*joined, *grown):
         numbers[client] = said[client]
     omega = Plan(strategy.experiment, numbers, members).omega  # raises where the experiment does not go with it
-    if books.whole is not None:
+    if books.whole is not None and not np.array_equal(omega, strategy.plan.omega):
         try:
             total, tickets = sum_of_duals(strategy, grid, np.setdiff1d(holders(books), left), omega)
         except NoSumError as missing:
@@ -58,8 +59,7 @@ def settle_masked_members(strategy: Strategy, grid: Grid) -> dict[str, Any]:
         strategy.roster.forget(client)
     strategy.leaving.clear()
     strategy.save()  # before anybody works under the new weights
-    for client in left:
-        (strategy.folder / EXPEL.format(client)).unlink(missing_ok=True)
+    forget_requests(strategy)
     found = {"left": left, "joined": joined, "samples": grown}
     log(INFO, "members: %s", found)
     return {name: each for name, each in found.items() if each}

@@ -16,14 +16,13 @@ from fedvra.core.step import CountedMoves
 from fedvra.core.whole import GRAIN, WIDE, Counting, Ring, Units, to_real, to_whole
 from fedvra.flower.client_ledger import Rows
 from fedvra.flower.mask_keys import MaskKey, RosterError, Use, read_peers
+from fedvra.flower.mask_scheme import FINE
 from fedvra.flower.mask_table import Table
 from fedvra.flower.masking import Masks, common_digest
 from fedvra.flower.protocol import Errand, Order, to_array
 
 MASK_KEY, PEERS, LEAST = "fedvra-mask-key", "fedvra-peers", "fedvra-least"
 """Keys of a SuperNode's --node-config: the client's key, the file of keys it has pinned, and the fewest clients in a sum."""
-FINE = 2.0**-32
-"""What 1 is worth among the few numbers that go along with a move."""
 FAR = 2.0**15
 """No more than this is said of how far a move went beside what was expected."""
 WHOLE, OMEGA = "whole", "omega"
@@ -118,7 +117,7 @@ class Party:
         """What is sent of a move: nothing in it is readable by itself."""
         omega = moves.counting.omega
         far = min(float(moves.delta.abs().max()) / self.order.reach, FAR) if moves.delta.numel() else 0.0
-        few = [torch.tensor([omega * loss, far], dtype=torch.float64)]
+        few = [torch.tensor([omega * loss, far, moves.clipped], dtype=torch.float64)]
         few += [] if aux is None else [omega * aux.double()]
         arrays = {
             "move": self._masked(self._ring, moves.counted, "move"),

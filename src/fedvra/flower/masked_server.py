@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,16 +20,16 @@ from torch import Tensor
 
 from fedvra.core import rule
 from fedvra.core.block import Broadcast
-from fedvra.core.cohort import Cohort, Floats
+from fedvra.core.cohort import Cohort
 from fedvra.core.errors import UsageError, require
 from fedvra.core.loops import Loop
 from fedvra.core.step import Sums, forms_mean, whole_server_dual
-from fedvra.core.whole import GRAIN, WIDE, Ring, Words, to_real
+from fedvra.core.whole import WIDE, Ring, Words, to_real
 from fedvra.flower.client_ledger import check_ticket
 from fedvra.flower.count_uploads import Outcome, take_step
 from fedvra.flower.errands import train_orders
+from fedvra.flower.mask_scheme import FINE, FOREMOST, SHRINK, Scheme
 from fedvra.flower.mask_table import MaskedSum, Table
-from fedvra.flower.masked_node import FINE
 from fedvra.flower.protocol import Answer, BadMessageError, Order, Status, printable, read_array, to_array
 from fedvra.flower.roster import answers
 from fedvra.flower.uploads import RefusedUploadError
@@ -39,65 +39,6 @@ if TYPE_CHECKING:
     from fedvra.engines.experiment import Experiment
     from fedvra.flower.server_books import Books
     from fedvra.flower.strategy import Strategy
-
-HEADROOM = 4.0
-"""With 16 bits the range takes so many times what moves reached on average the last time; what exceeds it is clipped."""
-BITS_PER_DOUBLING = 4
-"""Of bits beyond 16, each so many double the headroom; the others make units finer."""
-SHRINK = 0.5
-"""What is expected of moves becomes no smaller than this share of itself in one round: cohorts differ."""
-SAME = 1e-9
-"""Numbers that differ by a smaller share are one and the same."""
-LEVELS = 7
-"""At least so many levels above 0, as with compression to four bits."""
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """How the uploads of a round are counted."""
-
-    ring: Ring
-    first: Floats
-    """Weights of the moves in the first sum [M]."""
-    unit: float
-    grains: int
-    ratio: float | None
-    """The model's sum as a multiple of the first; None where it takes a second."""
-    second: Floats
-    second_unit: float
-    reach: float
-
-    @classmethod
-    def of(cls, secure: MaskedSum, cohort: Cohort, row: rule.Coefficients, reach: float) -> Scheme:
-        """For a cohort whose moves are expected to reach so far in any coordinate; 0: as far as gradients of 1 carry them."""
-        ring, reach = Ring(secure.bits), reach or float(cohort.carry.max())
-        most, far = ring.room(len(cohort)), headroom(secure.bits) * reach
-        require(
-            most >= LEVELS,
-            f"{len(cohort)} clients in a sum of {secure.bits} bits leave each of them {most} levels: use more bits, or fewer "
-            "clients.",
-        )
-        model, dual, nothing = cohort.omega * row.w, cohort.omega * row.alpha, np.zeros(len(cohort))
-        if not row.alpha.any():
-            return cls(ring, model, _unit(model, far, most), 0, 1.0, nothing, 0.0, reach)
-        grains = max(1, round(_unit(dual, far, most) / GRAIN))
-        ratios = row.w / np.where(row.alpha > 0, row.alpha, np.nan)
-        if ratios.max() - ratios.min() <= SAME * ratios.max():  # false for NaN
-            return cls(ring, dual, grains * GRAIN, grains, float(ratios[0]), nothing, 0.0, reach)
-        return cls(ring, dual, grains * GRAIN, grains, None, model, _unit(model, far, most), reach)
-
-
-def headroom(bits: int) -> float:
-    """What a range takes, as a multiple of what moves reached the last time.
-
-    >>> headroom(8), headroom(16), headroom(32)
-    (4.0, 4.0, 64.0)
-    """
-    return HEADROOM * 2.0 ** (max(0, bits - 16) // BITS_PER_DOUBLING)
-
-
-def _unit(weights: Floats, far: float, most: int) -> float:
-    return float(weights.max()) * far / most or 1.0
 
 
 def check_secure(
@@ -135,7 +76,7 @@ def masked_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) ->
     """The work of a round, for all of the cohort or for nobody: with one missing there would be no sum."""
     secure = strategy.secure
     assert secure is not None
-    there = set(strategy.roster.nodes) - strategy.lost - strategy.leaving
+    there = set(strategy.roster.nodes) - strategy.lost - strategy.leaving - strategy.spent
     if not there.issuperset(cohort.clients.tolist()) or len(cohort) < secure.least:
         return []
     require(bool((cohort.omega > 0).all()), "secure: a client without weight has no part in a sum: give all a weight.")
@@ -225,37 +166,61 @@ def count_masked(
     """Enter the sum of a cohort's uploads into the books, if all are there."""
     books, e, secure = strategy.books, strategy.experiment, strategy.secure
     assert secure is not None
-    why = {i: "has lost its state" for i in cohort.clients.tolist() if i in strategy.lost}
-    why |= {i: "is leaving" for i in cohort.clients.tolist() if i in strategy.leaving}
-    why |= {i: "is not connected" for i in cohort.clients.tolist() if i not in strategy.roster.nodes and i not in why}
     if row is None or not sent:
         few = {i: f"is one of {len(cohort)}, and {secure.least} is the least" for i in cohort.clients.tolist()}
-        return _void(strategy, why or few)
+        return _void(strategy, _absent(strategy, cohort) or few)
+    why = dict[int, str]()
     scheme, total, tickets = Scheme.of(secure, cohort, row, books.reach), None, dict[int, str]()
     silent, epsilon = False, 0.0
-    width, few_numbers = len(books.x0), 2 + (0 if books.aux is None else len(books.aux))
+    width, few_numbers = len(books.x0), FOREMOST + (0 if books.aux is None else len(books.aux))
     for client, answer in answers(sent, replies):
         try:
             if isinstance(answer, str) or answer.status != Status.DONE:
-                why[client] = answer if isinstance(answer, str) else f"did not do the work: {printable(answer.reason)}"
-                if isinstance(answer, Answer) and answer.status == Status.LOST:
-                    strategy.lost.add(client)
-            else:
-                found = read_masked(answer, client, scheme, width, few_numbers)
-                total = found if total is None else total.plus(found, scheme.ring)
-                tickets[client] = found.ticket
-                silent, epsilon = silent or bool(answer.silent), max(epsilon, answer.epsilon)
+                why[client] = _unable(strategy, client, answer)
+                continue
+            found = read_masked(answer, client, scheme, width, few_numbers)
+            total = found if total is None else total.plus(found, scheme.ring)
+            tickets[client] = found.ticket
+            silent, epsilon = silent or bool(answer.silent), max(epsilon, answer.epsilon)
+            if 1 <= answer.samples <= strategy.max_samples:
+                strategy.said[client] = answer.samples
         except RefusedUploadError as refusal:
             why[client] = f"is refused: {refusal}"
+    up, table = len(tickets) * scheme.upload_bytes(width, few_numbers), scheme.table_bytes
     if why or total is None:
-        return _void(strategy, why)  # what the others sent stays noise
+        return _void(strategy, why)._replace(up=up, table=table)  # what the others sent stays noise
+    assert len(tickets) == len(cohort)  # the masks of fewer would not cancel
     told = Broadcast(books.x0, books.lam, books.aux).rounded(e.compress_down, e.seed, books.round)
     seen = unmask(books, told, cohort, row, scheme, total)
     sums = seen.sums._replace(loss=math.nan) if silent else seen.sums
     take_step(books, e, cohort, np.ones(len(cohort), dtype=bool), row, sums)
     books.whole, books.reach = seen.whole, seen.reach
     books.tickets.update(tickets)
-    return Outcome(sorted(tickets), {}, [], None if silent else sums.loss, epsilon)
+    if seen.clipped:
+        log(INFO, "round %s: %.2g of the numbers were clipped: the rest comes later", books.round + 1, seen.clipped)
+    told_loss = None if silent else sums.loss
+    return Outcome(sorted(tickets), {}, [], told_loss, epsilon, up=up, table=table, clipped=seen.clipped)
+
+
+def _absent(strategy: Strategy, cohort: Cohort) -> dict[int, str]:
+    """Those on whose account nobody was asked, and why."""
+    said = {"has lost its state": strategy.lost, "has spent its privacy budget": strategy.spent}
+    said |= {"is leaving": strategy.leaving}
+    clients = cohort.clients.tolist()
+    away = {i: "is not connected" for i in clients if i not in strategy.roster.nodes}
+    return away | {i: why for why, who in said.items() for i in clients if i in who}
+
+
+def _unable(strategy: Strategy, client: int, answer: Answer | str) -> str:
+    """Why a client sent nothing; what is to be remembered of it."""
+    if isinstance(answer, str):
+        return answer
+    strategy.lost |= {client} if answer.status == Status.LOST else set()
+    strategy.leaving |= {client} if answer.leaving else set()
+    if answer.status == Status.SPENT:  # it is not asked again: the others would pay for rounds that are void
+        strategy.spent.add(client)
+        return f"takes no part any more: {printable(answer.reason)}"
+    return f"did not do the work: {printable(answer.reason)}"
 
 
 def _void(strategy: Strategy, why: dict[int, str]) -> Outcome:
@@ -273,6 +238,8 @@ class Unmasked:
     """lam in grains; None where there are no duals."""
     reach: float
     """How far moves went in any coordinate, on average over clients."""
+    clipped: float
+    """Which share of an upload's numbers was, on average over clients."""
 
 
 def unmask(
@@ -293,7 +260,7 @@ def unmask(
         whole = whole_server_dual(held, sent.lam, cohort.omega, row.sigma, scheme.grains, first)
         lam = to_real(whole, kind)
     loss = float(few[0]) / rule.divisor(float(cohort.omega.sum()))
-    aux = None if books.aux is None else few[2:].to(books.aux.dtype)
+    aux = None if books.aux is None else few[FOREMOST:].to(books.aux.dtype)
     reach = scheme.reach * max(float(few[1]) / len(cohort), SHRINK)
     dual = to_real(first, kind, scheme.unit) if scheme.grains else torch.zeros_like(model)
-    return Unmasked(Sums(model, dual, aux, loss, lam=lam), whole, reach)
+    return Unmasked(Sums(model, dual, aux, loss, lam=lam), whole, reach, float(few[2]) / len(cohort))

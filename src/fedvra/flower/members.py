@@ -17,6 +17,7 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from flwr.serverapp import Grid
 from flwr.supercore import log
@@ -44,6 +45,7 @@ def settle_members(strategy: Strategy, grid: Grid) -> dict[str, Any]:
     books, said = strategy.books, strategy.said
     strategy.leaving |= requests(strategy.folder, books, strategy.key)
     strategy.leaving &= set(books.members.numbers.tolist())
+    forget_requests(strategy)  # a server that was killed did not come to it
     note = _leave(strategy, grid)
     grown = {i: n for i, n in said.items() if books.members.present[i] and n != books.samples[i]}
     for client, samples in sorted(grown.items()):
@@ -60,8 +62,7 @@ def settle_members(strategy: Strategy, grid: Grid) -> dict[str, Any]:
             log(INFO, "client %s joins with %s samples", client, said[client])
     if note:
         strategy.save()  # before anybody works under the new weights
-    for client in note.get("left", []):
-        (strategy.folder / EXPEL.format(client)).unlink(missing_ok=True)
+        forget_requests(strategy)
     return note
 
 
@@ -147,6 +148,12 @@ def expel(folder: Path, client: int, key: bytes | None = None) -> None:
     request = {"experiment": books.experiment, "expel": client}
     with private_files(folder):
         replace_durably(folder / EXPEL.format(client), json.dumps({**request, "sha256": seal(request, key)}).encode())
+
+
+def forget_requests(strategy: Strategy) -> None:
+    """Remove the requests for clients who have left, which the books know by now."""
+    for client in np.flatnonzero(strategy.books.members.left != NEVER).tolist():
+        (strategy.folder / EXPEL.format(client)).unlink(missing_ok=True)
 
 
 def requests(folder: Path, books: Books, key: bytes | None) -> set[int]:

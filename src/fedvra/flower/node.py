@@ -269,7 +269,7 @@ class _Node:
             loss = float(moves.losses[0]) if guard is None else 0.0
             said: dict[str, Any] = {} if guard is None else {"silent": 1, "epsilon": spent}
             arrays = self.party.upload(moves, loss, None if private.aux is None else private.aux[0])
-            return self._say(Status.DONE, ticket=self.ledger.stage(new), arrays=arrays, **said)
+            return self._say(Status.DONE, ticket=self.ledger.stage(new), samples=self._samples(), arrays=arrays, **said)
         arrays = {"move": to_array(moves.message(0) if isinstance(moves, CompressedMoves) else moves.sent(0))}
         if private.aux is not None:
             arrays["aux"] = to_array(private.aux[0])

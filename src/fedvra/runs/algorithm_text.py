@@ -29,7 +29,7 @@ def make_algorithm(name: str, given: Mapping[str, Any]) -> Algorithm:
         if key not in fields:
             if not fields:
                 raise UsageError(f"{name} has no hyper-parameters, so there is no {key!r} to set.")
-            raise unknown_name(f"hyper-parameter of {name}", key, fields)
+            raise unknown_name(f"hyper-parameter of {name} called", key, fields)
     return kind(**{key: _read(f"{key} of {name}", hints[key], value) for key, value in given.items()})
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,8 @@ from fedvra.show.gather import Group
 from fedvra.show.style import looks
 
 KINDS = ("clients", "unseen")
+ACROSS = 4
+"""Panels side by side: more would be too small to read on a page."""
 PARTS = ("q10", "q25", "median", "q75", "q90", "worst_tenth", "mean")
 
 
@@ -51,17 +55,27 @@ def picture(groups: Sequence[Group]) -> str | None:
 
 
 def draw(groups: Sequence[Group], measures: Sequence[str]) -> Any:
-    """A row per kind of clients, a panel per group: the median, the middle half, eight tenths, and the worst tenth."""
+    """Per kind of clients a panel for each group with results: the median, the middle half, eight tenths, the worst tenth."""
     from matplotlib.figure import Figure
 
-    whole = Figure(figsize=(max(4.2, 3.2 * len(groups)), 2.9 * len(measures)), layout="constrained")
     styles = looks([group.config.algorithm for group in groups])
-    panels = whole.subplots(len(measures), len(groups), squeeze=False, sharey="row", sharex="col")
-    for row, measure in zip(panels, measures, strict=True):
+    drawn = [
+        [(k, found) for k, group in enumerate(groups) if (found := distribution(group.metrics, measure))[0]]
+        for measure in measures
+    ]
+    across = min(ACROSS, max(map(len, drawn)))
+    down = [math.ceil(len(each) / across) for each in drawn]
+    whole = Figure(figsize=(max(4.2, 3.2 * across), 2.9 * sum(down)), layout="constrained")
+    blocks = whole.subfigures(len(measures), 1, squeeze=False, height_ratios=down)[:, 0]
+    for block, rows, each, measure in zip(blocks, down, drawn, measures, strict=True):
         kind, _, name = measure.partition("/")
         scale = 100 if name == "accuracy" else 1
-        for k, (axes, group) in enumerate(zip(row, groups, strict=True)):
-            rounds, parts = distribution(group.metrics, measure)
+        panels = block.subplots(rows, across, squeeze=False, sharey=True, sharex=True)
+        if kind == "unseen":
+            block.suptitle("clients who never train", fontsize=10)
+        for axes in panels.flat[len(each) :]:
+            axes.set_visible(False)
+        for axes, (k, (rounds, parts)) in zip(panels.flat, each, strict=False):
             colour = styles[k].light
             at = {part: scale * values for part, values in parts.items()}
             mark = "o" if len(rounds) == 1 else None
@@ -73,9 +87,10 @@ def draw(groups: Sequence[Group], measures: Sequence[str]) -> Any:
             )
             axes.plot(rounds, at["median"], color=colour, linewidth=1.8, marker=mark, label="median")
             axes.plot(rounds, at["worst_tenth"], color=colour, linestyle="--", marker=mark, label="worst tenth, mean")
-            axes.set_title(group.label if kind == "clients" else f"{group.label}: clients who never train", fontsize=9)
+            axes.set_title(textwrap.fill(groups[k].label, 36), fontsize=9)
             axes.spines[["top", "right"]].set_visible(False)
-            axes.set_xlabel("round")
-        row[0].set_ylabel(f"clients' {name}{' (%)' if scale == 100 else ''}")
-    panels[0][0].legend(fontsize=7, frameon=False)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        block.supxlabel("round", fontsize=9)
+        block.supylabel(f"clients' {name}{' (%)' if scale == 100 else ''}", fontsize=9)
+        panels[0][0].legend(fontsize=7, frameon=False)
     return whole

@@ -12,7 +12,7 @@ from fedvra.runs.files import write_json
 from fedvra.runs.inline import study_html
 from fedvra.runs.options import RunConfig
 from fedvra.show.curves import mean_curve
-from fedvra.show.plots import Curve, curves_figure, draw_curves
+from fedvra.show.plots import FEW, Curve, curves_figure, draw_curves
 from fedvra.show.rows import Outcome as Outcome
 from fedvra.show.rows import Row as Row
 from fedvra.show.rows import Run as Run
@@ -62,7 +62,9 @@ class Comparison:
         return rows_table(self.rows(), self.config.targets, title=self.title())
 
     def markdown(self) -> str:
-        return f"{self.title()}\n\n" + markdown(self.header(), [row.cells() for row in self.rows()])
+        rows = self.rows()
+        best_of = [set[int](), *winners(rows)]
+        return f"{self.title()}\n\n" + markdown(self.header(), [row.cells() for row in rows], best_of)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -104,7 +106,8 @@ class Comparison:
 
     def _band(self) -> str:
         seeds = len({run.summary.seed for run in self.runs})
-        return f"mean of {seeds} seeds; bands: one standard deviation" if seeds > 1 else f"seed {self.config.seed}"
+        bands = "; bands: one standard deviation" if len(self._by_label()) <= FEW else ""
+        return f"mean of {seeds} seeds{bands}" if seeds > 1 else f"seed {self.config.seed}"
 
     def curves(self) -> list[Curve]:
         """Per label the mean over its finished runs; where none finished, over what there is of them."""

@@ -48,6 +48,8 @@ NAMES = {
 """For people, where the name in the record needs more than its underscores taken out."""
 BOOKKEEPING = ("seconds", "simulated_", "bytes_", "local_steps", "in_budget")
 """Numbers of a record that are no measure of the model: they have places of their own."""
+OF_CLIENTS = ("mean", "std", "worst_tenth")
+"""What has curves of the results of single clients; their whole spread is in a picture."""
 NAMED = 4
 """Algorithms a heading can name."""
 RAMP = 16
@@ -200,6 +202,7 @@ def _names(groups: Iterable[Group]) -> list[str]:
             for record in metrics:
                 found.update(dict.fromkeys(numbers(record)))
     others = [name for name in found if name not in FIRST and not name.startswith(BOOKKEEPING)]
+    others = [name for name in others if not name.startswith(("clients/", "unseen/")) or name.endswith(OF_CLIENTS)]
     return [*(name for name in FIRST if name in found), *others]
 
 

@@ -27,7 +27,7 @@ def made(experiments: Sequence[Experiment]) -> dict[str, str]:
         "fedvra": _each(known, "version") or __version__,
         "Python": _each(known, "python"),
         "PyTorch": _each(known, "torch"),
-        "commit": _each(known, "commit"),
+        "commit": _each(known, "commit") or ("none: started outside of a git repository" if known else ""),
         "first run started": min((each.started for each in known), default=""),
         "last round written": when,
         "machine": _each(known, "machine"),

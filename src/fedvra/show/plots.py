@@ -14,6 +14,8 @@ from fedvra.core.files import replace_durably
 from fedvra.core.goals import Target
 from fedvra.show.style import looks, order
 
+FEW = 6
+"""Lines that one can tell apart with their bands, and with a legend inside the plot."""
 PATH = re.compile(rb' d="[^"]*"')
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -47,20 +49,24 @@ def draw_curves(curves: Sequence[Curve], path: Path, title: str, subtitle: str, 
 
 
 def curves_figure(curves: Sequence[Curve], title: str, subtitle: str = "", targets: Sequence[Target] = ()) -> Any:
-    """Accuracy over rounds: a line per curve, a band where there are several seeds, a thin rule at every target."""
+    """Accuracy over rounds: a line per curve, a band where there are several seeds, a thin rule at every target.
+
+    Beyond a few curves bands are mud and a legend hides lines: none are drawn, and the legend stands beside the plot.
+    """
     from fedvra.runs.drawing import Drawing
 
-    figure = Drawing(figsize=(8.6, 5.0), dpi=150, layout="constrained")
+    crowded = len(curves) > FEW
+    figure = Drawing(figsize=(11.0 if crowded else 8.6, 5.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    plot_curves(axes, curves, targets)
+    plot_curves(axes, curves, targets, crowded)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     axes.set_title(subtitle, loc="left", fontsize=9, color="#555555")
     return figure
 
 
-def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[Target] = ()) -> None:
-    """The same on axes of a figure that has more of them."""
-    draw_lines(axes, curves, scale=100)
+def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[Target] = (), crowded: bool = False) -> None:
+    """The same on axes of a figure that has more of them; ``crowded`` leaves out bands and sets the legend beside them."""
+    draw_lines(axes, curves, scale=100, bands=not crowded)
     low, high = _accuracy_range(curves)
     axes.set_ylim(low, high)
     for target in targets:
@@ -73,10 +79,12 @@ def plot_curves(axes: Any, curves: Sequence[Curve], targets: Sequence[Target] = 
     axes.set_axisbelow(True)
     if curves:
         axes.set_xlim(0, max(max(curve.rounds) for curve in curves))
-        axes.legend(loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)} if crowded else {"loc": "lower right"}
+        axes.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=0.9, **place)
 
 
-def draw_lines(axes: Any, curves: Sequence[Curve], scale: float = 1.0, width: float = 1.8) -> None:
+def draw_lines(axes: Any, curves: Sequence[Curve], scale: float = 1.0, width: float = 1.8, bands: bool = True) -> None:
     """Each curve in its algorithm's colour and dash, with its band; FedVRA on top."""
     names = [curve.algorithm or curve.label for curve in curves]
     drawn = order(names)
@@ -94,7 +102,7 @@ def draw_lines(axes: Any, curves: Sequence[Curve], scale: float = 1.0, width: fl
             label=curve.label,
             zorder=top + len(curves),
         )
-        if low != high:
+        if low != high and bands:
             axes.fill_between(curve.rounds, low, high, color=look.light, alpha=0.15, linewidth=0, zorder=top)
 
 

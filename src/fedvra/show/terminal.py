@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ GAP = 2
 
 
 def make_console(stderr: bool = False) -> Console:
-    """Where people read. Without a terminal lines are not cut at 80 columns: somebody may want to search them."""
+    """Where people read. Without a terminal, tables are as wide as COLUMNS says, or wide enough to be searched by line."""
     console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = 200
     return console
 
@@ -128,10 +129,9 @@ class FittedTable:
         if sum(plain.values()) - sum(widths.values()) <= spare:
             spare -= sum(plain.values()) - sum(widths.values())
             widths = plain
-        for k in shown:
-            more = min(spare, max(0, self._widest(k) - widths[k])) if self.columns[k].wrap else 0
-            widths[k] += more
-            spare -= more
+        while spare > 0 and (short := [k for k in shown if self.columns[k].wrap and widths[k] < self._widest(k)]):
+            widths[min(short, key=widths.__getitem__)] += 1  # the narrowest first: what is short fits on one line
+            spare -= 1
         made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, GAP - 1, 0, 0), pad_edge=False)
         for k in shown:
             column = self.columns[k]
@@ -157,13 +157,17 @@ class FittedTable:
             yield Text()
 
 
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The same for a page.
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], best_of: Sequence[set[int]] = ()) -> str:
+    """The same for a page; ``best_of`` says by column which rows are in bold.
 
-    >>> markdown(["a", "b"], [["1", "x|y"]])
-    '| a | b |\\n| --- | --- |\\n| 1 | x\\\\|y |\\n'
+    >>> markdown(["a", "b"], [["1", "x|y"]], [{0}])
+    '| a | b |\\n| --- | --- |\\n| **1** | x\\\\|y |\\n'
     """
-    cells = ([cell.replace("|", r"\|") for cell in row] for row in rows)
+    plain = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    cells = [
+        [f"**{cell}**" if c < len(best_of) and k in best_of[c] else cell for c, cell in enumerate(row)]
+        for k, row in enumerate(plain)
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *cells))
 
 

@@ -211,7 +211,7 @@ class Tuning:
         return table(self.columns(), rows, title=self.title())
 
     def markdown(self) -> str:
-        return f"{self.title()}\n\n" + markdown(self.header(), map(self.cells, self.trials))
+        return f"{self.title()}\n\n" + markdown(self.header(), map(self.cells, self.trials), self.winners())
 
     def to_pandas(self) -> Any:
         """The settings as a DataFrame, the best first (needs the extra ``fedvra[pandas]``)."""

@@ -26,6 +26,11 @@ from fedvra.state.row_books import RowBooks
 from fedvra.state.segments import CPU, create_segment
 from fedvra.state.shared_rows import SEGMENT_BYTES, SEGMENT_ROWS, AddressBook, RowReader, allow_open_files
 
+STRETCH = 8
+"""So many large rows in a row go into one segment, the next ones into another that is open."""
+MAX_OPEN = 8
+"""At most so many segments are filled at the same time."""
+
 
 class MemoryBudget:
     """Bytes that the stores of a run may keep in memory together; None sets no limit."""
@@ -62,6 +67,8 @@ class ClientStore(RowBooks, RowReader):
         device: whose memory comes first, half of what it has free now; what does not fit there waits in the host's.
         near: the budget of that memory, where several stores share it.
         shared: whether other processes are to see the rows; that needs Linux.
+        writers: how many of them will write at the same time. The kernel lets one at a time write to a file: large rows that
+            are new go into several files in turn, or writers would wait for each other.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class ClientStore(RowBooks, RowReader):
         device: torch.device = CPU,
         shared: bool = True,
         near: MemoryBudget | None = None,
+        writers: int = 1,
     ) -> None:
         row_bytes = max(1, width * dtype.itemsize)
         RowBooks.__init__(self)
@@ -83,7 +91,10 @@ class ClientStore(RowBooks, RowReader):
         self.device, self.shared = device, shared
         self.near = near or MemoryBudget.near(device)
         self._free: list[int] = []
-        self._next = 0
+        spread = min(2 * writers, MAX_OPEN) if writers > 1 and self.shape.large else 1
+        self._open: list[Iterator[int]] = [iter(())] * spread
+        """Slots that nobody had yet, of each segment that is being filled."""
+        self._taken = 0
         self._book = AddressBook.of([])
 
     def read(self, slots: Sequence[int]) -> Iterator[Tensor]:
@@ -108,13 +119,16 @@ class ClientStore(RowBooks, RowReader):
     def take(self) -> int:
         if self._free:
             return self._free.pop()
-        slot = self._next
-        if slot // self.rows_per_segment >= len(self.segments):
-            self._grow()
-        self._next += 1
+        turn = self._taken // STRETCH % len(self._open)
+        self._taken += 1
+        slot = next(self._open[turn], None)
+        if slot is None:
+            self._open[turn] = self._grow()
+            slot = next(self._open[turn])
         return slot
 
-    def _grow(self) -> None:
+    def _grow(self) -> Iterator[int]:
+        """One more segment; its slots."""
         nbytes = self.rows_per_segment * self.shape.stride
         near = self.near.take(nbytes)
         folder = None if near or self.budget.take(nbytes) else self.folder or Path(tempfile.gettempdir())
@@ -122,6 +136,8 @@ class ClientStore(RowBooks, RowReader):
         device = self.device if near else CPU
         pinned = device != self.device  # for copies to and from the device that nobody waits for
         self.segments.append(create_segment(self.rows_per_segment, self.shape, folder, device, self.shared, pinned))
+        first = (len(self.segments) - 1) * self.rows_per_segment
+        return iter(range(first, first + self.rows_per_segment))
 
 
 def at_home(store: RowBooks) -> RowBooks:

@@ -66,7 +66,7 @@ def settings_of_run(federation: Federation, clients: Ints, rounds: int, doubts: 
     tables = {name: np.array(values) for name, values in rows.items()}
     if isinstance(experiment.algorithm, Adaptive) and experiment.algorithm.adapts:
         doubts.reasons.append(
-            f"{label} adapts its stepsizes as it goes, and the theorem keeps them; here are those of its start."
+            f"{label} adapts its stepsizes during the run, while the theorem fixes them; those shown are the initial ones."
         )
     if not experiment.local.plain:
         doubts.reasons.append(f"local steps are taken by {experiment.local.text()}, and the theorem has plain SGD.")

@@ -176,7 +176,7 @@ def _about(found: Estimates, samples: int | None, doubts: Doubts) -> None:
     if found.noise.any():
         doubts.notes.append("the gradients' variance is an estimate at the same points, without augmentation.")
         doubts.notes.append(
-            "minibatches are taken for independent draws; those of an epoch are cuts of one permutation, so not quite."
+            "minibatches are treated as independent draws; those of an epoch are cuts of one permutation: an approximation."
         )
 
 

@@ -1,1 +1,1 @@
-"""A federation that fails on demand; driven by tests/test_flower_processes.py."""
+"""A federation that fails on demand; driven by tests/flower_shards.py."""

@@ -10,7 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from faulty.problem import CLIENTS, algorithm, settings
-from fedvra.flower import Strategy
+from fedvra.flower import MaskedSum, Strategy
 
 app = ServerApp()
 
@@ -42,9 +42,14 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Mortal(
         algorithm(),
         clients=CLIENTS,
-        folder=folder / "books",
-        wait=120,
+        folder=folder / str(config["books"]),
+        wait=300,
         bind_keys=bool(config["bind-keys"]),
+        compress=str(config["compress"]) or None,
+        compress_down=str(config["compress-down"]) or None,
+        privacy=str(config["privacy"]) or None,
+        secure=MaskedSum() if config["masked"] else None,
+        max_clients=int(config["max-clients"]),
         **settings(int(config["cohort"])),
     )
     strategy.die = str(config["die"])
@@ -63,7 +68,7 @@ def main(grid: Grid, context: Context) -> None:
         if strategy.books.round >= int(config["audit-from"]):
             audit = strategy.audit(grid)
             record |= {"audit": asdict(audit), "relative": audit.relative}
-        with (folder / "records.jsonl").open("a") as file:
+        with (folder / f"{config['books']}.jsonl").open("a") as file:
             print(json.dumps(record), file=file)
 
 

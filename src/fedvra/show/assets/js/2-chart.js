@@ -128,16 +128,17 @@ class Chart {
    * (a run that blew up and was not stopped) would flatten them, so it may leave the plot too; a note says so.
    */
   scaling() {
+    if (this.whole) return this.drawn;
     const finished = this.drawn.filter(({ group }) => group.whole), lines = finished.length ? finished : this.drawn;
-    if (!this.measure.name.endsWith("loss") || this.log || this.whole) return lines;
+    if (!this.measure.name.endsWith("loss") || this.log) return lines;
     const height = (line) => Math.max(...line.y), lowest = Math.min(...lines.map(height));
     return lines.filter((line) => height(line) <= TOWERING * lowest);
   }
 
-  /** The labels of lines that go beyond the top of the axis. */
+  /** The labels of lines that go beyond an end of the axis. */
   beyond() {
-    const shown = this.scaling(), top = Math.max(...shown.flatMap((line) => line.high));
-    return this.drawn.filter((line) => !shown.includes(line) && Math.max(...line.y) > top).map((line) => line.group.label);
+    const shown = this.scaling(), top = Math.max(...shown.flatMap((line) => line.high)), bottom = Math.min(...shown.flatMap((line) => line.low));
+    return this.drawn.filter((line) => !shown.includes(line) && (Math.max(...line.y) > top || Math.min(...line.y) < bottom)).map((line) => line.group.label);
   }
 
   /** In words, for those who do not see the plot. */

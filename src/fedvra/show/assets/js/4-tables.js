@@ -12,7 +12,7 @@ function drawTable() {
     element("thead", {}, element("tr", {}, ...columns.map((column) => element("th", { scope: "col", "aria-sort": sortedBy(column) },
       element("button", { type: "button", class: "sort", text: column, title: `Sort by ${column}`, onclick: () => sortBy(column) }))))),
     element("tbody", {}, ...rows.map((row, r) => element("tr", {}, ...row.map((text, k) => (k
-      ? element("td", { text, class: marked[k].has(r) ? "best" : false }) : element("th", { scope: "row", text })))))),
+      ? element("td", { text, class: marked[k].has(r) ? "best" : false }) : element("th", { scope: "row" }, element("span", { text }))))))),
   );
   const several = groups.some((group) => group.counted > 1);
   $("table-note").textContent = `${several ? "Mean ± standard deviation over seeds. " : ""}Rounds are the first at or above the target; `
