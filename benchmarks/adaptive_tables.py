@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 from adaptive import RESULTS, Results, Run
-from adaptive_lists import DESIGN, HELD_OUT, RIVALS, Trial
+from adaptive_lists import DESIGN, HELD_OUT, RIVALS, WITHOUT, Trial
 from matplotlib import pyplot as plt
 
-from fedvra.policies import Auto
+from fedvra.policies import Auto, Pace
+from fedvra.policies.pace import strongest as strongest_of_auto
+from fedvra.policies.pace import visits
 from fedvra.theory.strength import second_moments, strongest
 
 IMAGES = RESULTS.parent / "images"
@@ -28,16 +30,19 @@ def stability_figure() -> None:
     """Left: how fast directions of each stiffness converge. Right: the largest sigma by cohort, and where auto goes."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.3), layout="constrained")
     taus, auto = np.geomspace(1e-2, 1e2, 80), Auto()
-    for sigma, n in ((0.5, 3.0), (1.0, 2.0), (2.0, 1.0), (3.0, 1.0)):
+    for sigma, n in ((0.5, 1.0), (1.0, 1.0), (1.9, 1.0), (3.0, 1.0)):
         radii = [np.abs(np.linalg.eigvals(second_moments(sigma, n, 10, 100, tau))).max() for tau in taus]
         left.semilogx(taus, radii, lw=1.2, label=f"sigma = {sigma:g}, n = {n:g}")
     left.axhline(1, color="k", lw=0.8)
     left.set(ylim=(0.5, 1.3), xlabel="tau = h T", ylabel="spectral radius", title="10 of 100 clients: second moments")
-    visits = np.array([1, 1.25, 1.5, 2, 2.5, 3.0])
-    for cohort in (1, 2, 5, 10, 100):
-        right.plot(visits, [strongest(n, cohort, 100) for n in visits], lw=1.2, label=f"{cohort} of 100")
-    right.plot(visits, auto.reach / visits, "k--", lw=1, label="auto: sigma n = 2")
-    right.set(ylim=(0, 2.2), xlabel="n", ylabel="largest sigma", title="below the line every direction converges")
+    cohorts = np.unique(np.round(np.geomspace(1, 100, 25)).astype(int))
+    bounds = [strongest(visits(auto, m / 100), m, 100) for m in cohorts]
+    right.semilogx(cohorts, bounds, lw=1.2, label="converges below")
+    right.semilogx(cohorts, [strongest_of_auto(auto, m / 100) for m in cohorts], "k--", lw=1, label="auto's largest")
+    right.semilogx(cohorts, [Pace.first(auto, m / 100).sigma for m in cohorts], "k:", lw=1, label="auto's first")
+    right.set(
+        ylim=(0, 2.2), xlabel="clients in a round, of 100", ylabel="sigma", title="every stiffness, n = max(1, 10 p)"
+    )
     for axes in (left, right):
         axes.legend(fontsize=7)
         axes.grid(alpha=0.3)
@@ -58,7 +63,7 @@ def deployed(run: Run, goal: float) -> int | None:
 def fall(run: Run) -> float:
     """The largest fall of the mean's accuracy from one round to the next, in points."""
     curve = run["mean"]
-    return 100 * max((a - b for a, b in zip(curve[SETTLED:], curve[SETTLED + 1 :], strict=False)), default=0.0)
+    return 100 * max(0.0, *(a - b for a, b in zip(curve[SETTLED:], curve[SETTLED + 1 :], strict=False)), 0.0)
 
 
 def goals(trial: Trial) -> list[float]:
@@ -112,6 +117,25 @@ def ratios() -> list[tuple[str, float]]:
     return found
 
 
+def rivals_table() -> Table:
+    """Each rival alone, the same on all tasks, which is how one would use it."""
+    runs = Results("held-out").runs
+    yield from head("rival", "rounds of auto to its", "targets both reached", "auto alone", "the rival alone")
+    for name in RIVALS:
+        both_, ours, its = [], 0, 0
+        for trial in HELD_OUT:
+            for seed in trial.seeds:
+                if (both := compared(trial, seed, runs)) is None:
+                    continue
+                for goal in goals(trial):
+                    mine, rival = deployed(both[0], goal), deployed(both[1][name], goal)
+                    if mine is not None and rival is not None:
+                        both_.append(math.log(mine / rival))
+                    ours += mine is not None and rival is None
+                    its += mine is None and rival is not None
+        yield row(name, f"{math.exp(float(np.mean(both_))):.2f}" if both_ else "", len(both_), ours, its)
+
+
 def verdict_table() -> Table:
     """What was to be reached, and what was."""
     runs, found = Results("held-out").runs, ratios()
@@ -147,15 +171,48 @@ def verdict_table() -> Table:
 
 def design_table() -> Table:
     runs = Results("design").runs
-    yield from head("task", "seed", "targets", "rounds", "worst fall, points")
+    yield from head("task", "seed", "targets", "auto", "worst fall, points", "best rival of each")
     for trial in DESIGN:
         for seed in trial.seeds:
             run = runs.get(f"{trial.name} | auto | {seed}")
-            if run is not None:
-                unit = " orders" if trial.quadratic else "%"
-                rounds = ", ".join(number(deployed(run, goal)) for goal in goals(trial))
-                targets = ", ".join(f"{target:g}" for target in trial.targets) + unit
-                yield row(trial.name, str(seed), targets, rounds, "" if trial.quadratic else f"{fall(run):.1f}")
+            if run is None:
+                continue
+            best = []
+            for goal in goals(trial):
+                made = {
+                    name: deployed(r, goal) for name in RIVALS if (r := runs.get(f"{trial.name} | {name} | {seed}"))
+                }
+                there = {name: r for name, r in made.items() if r is not None}
+                best.append(min(((r, name) for name, r in there.items()), default=(0, "-")))
+            unit = " orders" if trial.quadratic else "%"
+            rounds = ", ".join(number(deployed(run, goal)) for goal in goals(trial))
+            targets = ", ".join(f"{target:g}" for target in trial.targets) + unit
+            rivals = ", ".join(f"{name}: {r}" if r else "-" for r, name in best) if seed == trial.seeds[0] else ""
+            yield row(trial.name, seed, targets, rounds, "" if trial.quadratic else f"{fall(run):.1f}", rivals)
+
+
+def ablation_table() -> Table:
+    """Rounds beside those of the whole rule, over every target; what was not reached counts as half as many rounds again."""
+    runs = Results("ablation").runs
+    whole = next(iter(WITHOUT))
+    yield from head(
+        "what is changed", "rounds, geometric mean of the ratios", "targets missed", "diverged", "worst fall, points"
+    )
+    for name in WITHOUT:
+        ratios_, missed, diverged, falls = [], 0, 0, [0.0]
+        for trial in DESIGN:
+            for seed in trial.seeds:
+                ours, other = (runs.get(f"{trial.name} | {each} | {seed}") for each in (name, whole))
+                if ours is None or other is None:
+                    continue
+                diverged += "diverged" in ours
+                falls += [] if trial.quadratic else [fall(ours)]
+                for goal in goals(trial):
+                    mine, theirs = deployed(ours, goal), deployed(other, goal)
+                    missed += mine is None
+                    ratios_.append(math.log((mine or 1.5 * trial.rounds) / (theirs or 1.5 * trial.rounds)))
+        mean = f"{math.exp(float(np.mean(ratios_))):.2f}" if ratios_ else ""
+        yield row(name, mean, f"{missed} of {len(ratios_)}", diverged, f"{max(falls):.1f}")
 
 
 def number(rounds: int | None) -> str:
@@ -172,7 +229,7 @@ def row(*cells: Any) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-TABLES = (held_out_table, verdict_table, design_table)
+TABLES = (verdict_table, rivals_table, held_out_table, design_table, ablation_table)
 """As docs/adaptive-study.md shows them, line by line."""
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from adaptive import Results, Run, of_task, play
+from adaptive import Results, Run, play
 from adaptive_lists import Trial
 from adaptive_tables import Table, deployed, fall, goals, head, number, row
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 import fedvra as fv
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
+from fedvra.runs.config import build, configure
 
 AUTO = {"gamma": "auto", "a": "auto", "d": "auto"}
 TRIALS = (
@@ -78,6 +79,23 @@ class TwoQuadratics(fv.TwoBlock):
         return y
 
 
+def of_task(trial: Trial, seed: int, settings: dict[str, Any]) -> Run:
+    """From the records: a clustering is judged over all clients' points, by the server's model alone."""
+    options = {**trial.options, "seed": seed, "algorithm": "fedvra-u", "set": settings, "deploy": "mean"}
+    federation = Federation(build(configure(options)), workers=1)
+    run: Run = {"mean": [], "x0": []}
+    try:
+        while federation.state.round < trial.rounds and max([0.0, *run["mean"], *run["x0"]]) < goals(trial)[-1]:
+            record = federation.round()
+            run["x0"].append(round(record["test_accuracy"], 4))
+            run["mean"].append(round(record.get("model_accuracy", record["test_accuracy"]), 4))
+    except fv.DivergedError:
+        run["diverged"] = federation.state.round
+    finally:
+        federation.close()
+    return run
+
+
 def of_quadratic(trial: Trial, seed: int, algorithm: fv.FedVRAU) -> Run:
     problem = TwoQuadratics(seed)
 
@@ -98,7 +116,7 @@ def make() -> None:
                 results.have(
                     f"{trial.name} | {name} | {seed}",
                     lambda t=trial, s=seed, g=settings, o=given: (
-                        of_quadratic(t, s, fv.FedVRAU(**o)) if t.quadratic else of_task(t, s, "fedvra-u", g)
+                        of_quadratic(t, s, fv.FedVRAU(**o)) if t.quadratic else of_task(t, s, g)
                     ),
                 )
 

@@ -1,7 +1,7 @@
 """The study behind docs/compression.md: rounds and upload to 90, 95 and 97% on MNIST, by algorithm and bits per number.
 
     python benchmarks/compression.py paper 32,2 0-2     FedVRA with the paper's stepsizes at 32 and 2 bits, seeds 0 to 2
-    python benchmarks/compression.py auto 32,2 0-2      FedVRA with nothing set
+    python benchmarks/compression.py auto '32,4 of 37%' 0-2    FedVRA with nothing set
     python benchmarks/compression.py baselines 2 0      FedDyn, SCAFFOLD and FedAvg, 70 rounds at most
     python benchmarks/compression.py table              the table of the page, from what there is
 
@@ -26,8 +26,8 @@ from fedvra.runs.config import build, configure
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "compression.json"
 PAPER = {"gamma": 0.1, "a": 10, "d": 10}
 TARGETS = (90, 95, 97)
-MESSAGES = {"32": None, "8": "quantize:8", "4": "quantize:4", "2": "quantize:2", "2/64": "quantize:2,block=64"}
-"""Bits per number, perhaps with the numbers that share a scale (256 where nothing is said), and how to ask for them."""
+MESSAGES = {"32": None, "8": "quantize:8", "4": "quantize:4", "2": "quantize:2", "4 of 37%": "topk:0.37+quantize:4"}
+"""Bits per number, perhaps of the largest alone, and how to ask for them."""
 Run = dict[str, Any]
 
 
@@ -39,9 +39,10 @@ def play(options: dict[str, Any], rounds: int) -> Run:
         while federation.state.round < rounds and str(TARGETS[-1]) not in found["rounds"]:
             record = federation.round()
             up += record["bytes_up"]
-            found["best"] = max(found["best"], record["test_accuracy"])
+            accuracy = record.get("model_accuracy", record["test_accuracy"])
+            found["best"] = max(found["best"], accuracy)
             for target in TARGETS:
-                if record["test_accuracy"] >= target / 100 and str(target) not in found["rounds"]:
+                if accuracy >= target / 100 and str(target) not in found["rounds"]:
                     found["rounds"][str(target)] = record["round"]
                     found["MB"][str(target)] = round(up / 1e6, 2)
     return {**found, "played": federation.state.round}
@@ -49,6 +50,8 @@ def play(options: dict[str, Any], rounds: int) -> Run:
 
 def options_of(algorithm: str, bits: str, seed: int) -> dict[str, Any]:
     said: dict[str, Any] = {"task": "mnist", "algorithm": algorithm.partition(" ")[0], "seed": seed}
+    if algorithm != "fedvra auto":
+        said["deploy"] = "x0"  # as in the paper's tables
     if algorithm == "fedvra paper":
         said["set"] = PAPER
     return {**said, "compress": MESSAGES[bits]}

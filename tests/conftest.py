@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from fedvra.studies.execution import execute
 from small_run import small
+
+os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and tables go by
 
 
 @pytest.fixture

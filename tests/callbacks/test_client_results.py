@@ -86,8 +86,10 @@ def test_the_validation_part_is_measured_and_not_trained_on() -> None:
     with torch.no_grad():
         outputs = history.model()(torch.from_numpy(inputs[data.validation]))
     labels = torch.from_numpy(targets[data.validation])
-    assert record["validation_accuracy"] == pytest.approx(float((outputs.argmax(1) == labels).double().mean()))
-    assert record["validation_loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, labels)), rel=1e-5)
+    assert record["model_validation_accuracy"] == pytest.approx(float((outputs.argmax(1) == labels).double().mean()))
+    assert record["model_validation_loss"] == pytest.approx(
+        float(nn.functional.cross_entropy(outputs, labels)), rel=1e-5
+    )
 
 
 # -- clients' own results ---------------------------------------------------------------------------------------------------

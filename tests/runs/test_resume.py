@@ -199,15 +199,17 @@ def test_options_that_make_no_sense(option: list[str], whole: Path) -> None:
     assert fedvra("resume", whole, *option).exit_code == 2
 
 
-def test_resume_shows_what_run_shows(whole: Path, tmp_path: Path) -> None:
-    folder = stopped(tmp_path / "run", 4)
+def test_resume_shows_what_run_shows(tmp_path: Path) -> None:
+    """What is shown counts the rounds before: the run is stopped before one that falls below the best of them."""
+    execute(small(algorithm="fedavg", steps=20), tmp_path / "whole")
+    accuracies = [record["test_accuracy"] for record in RunFolder(tmp_path / "whole").metrics()]
+    fallen = next(k for k in range(2, 10) if accuracies[k] < max(accuracies[:k]))
+    folder = stopped(tmp_path / "run", fallen + 1, algorithm="fedavg", steps=20)
     shown = fedvra("resume", folder.path, "--workers", "2", "--json")
     assert shown.exit_code == 0
     assert json.loads(shown.stdout) == {**folder.summary().to_dict(), "folder": str(folder.path)}
-    assert "FedVRA on digits  round  4/10" in shown.stderr
-    *before, fourth = [record["test_accuracy"] for record in RunFolder(whole).metrics()[:4]]
-    assert max(before) > fourth  # so that those before it count
-    assert f"best {100 * max(before):.2f}%" in shown.stderr.split("round  4/10")[1].split("\n")[0]
+    assert (line := f"FedAvg on digits  round  {fallen + 1}/10") in shown.stderr
+    assert f"best {100 * max(accuracies[:fallen]):.2f}%" in shown.stderr.split(line)[1].split("\n")[0]
 
 
 # -- a comparison -------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_one_record_per_round(finished: RunFolder) -> None:
 
 def test_the_summary_follows_from_the_records(finished: RunFolder) -> None:
     summary, metrics = finished.summary(), finished.metrics()
-    curve = [record["test_accuracy"] for record in metrics]
+    curve = [record["model_accuracy"] for record in metrics]
     assert (summary.algorithm, summary.seed, summary.status, summary.rounds) == ("fedvra", 0, "finished", 4)
     assert (summary.final_accuracy, summary.best_accuracy) == (curve[-1], max(curve))
     assert summary.rounds_to == rounds_to(metrics, small().targets)

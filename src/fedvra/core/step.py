@@ -158,6 +158,8 @@ def server_round(
     deployed = None if deploy == X0 else server.deployed
     if row.communicates:
         match deploy:
+            case ClientsMean() if not totals.omega:  # nobody who counted has a weight: there is no mean
+                deployed = deployed or Deployed(x0, aux)
             case ClientsMean():
                 deployed = Deployed(rule.clients_mean(server.x0, sums.moves(row), totals.omega, project), aux)
             case RunningMean(factor):

@@ -6,8 +6,10 @@ begun again elsewhere, and goes on from the run's last checkpoint.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,6 +17,9 @@ from typing import Any
 from fedvra.core.errors import FedvraError, RunInterrupt, require
 from fedvra.engines.ray_engine import PLACEMENTS, Ray, connect, require_ray
 from fedvra.studies.parallel import Failure, Job, Place, Underway
+
+ASK_AGAIN = 60.0
+"""Seconds after which a run that was asked to stop is asked again: on a busy machine Ray may lose a request."""
 
 
 class Cluster(Place):
@@ -82,8 +87,11 @@ class Cluster(Place):
 class _Task(Underway):
     def __init__(self, ray: Any, job: Job, ref: Any) -> None:
         self._ray, self._job, self._ref = ray, job, ref
+        self._asked = math.inf
 
     def over(self) -> bool:
+        if time.monotonic() > self._asked + ASK_AGAIN:
+            self.ask_to_stop()
         return bool(self._ray.wait([self._ref], timeout=0)[0])
 
     def failure(self) -> FedvraError | None:
@@ -94,6 +102,7 @@ class _Task(Underway):
         return None if failure is None else failure.error(self._job)
 
     def ask_to_stop(self) -> None:
+        self._asked = time.monotonic()
         self._ray.cancel(self._ref)
 
     def kill(self) -> None:
