@@ -71,12 +71,10 @@ def goals(trial: Trial) -> list[float]:
 
 
 def compared(trial: Trial, seed: int, runs: dict[str, Run]) -> tuple[Run, dict[str, Run]] | None:
-    """auto's run and those of the rivals; None where one is missing."""
-    found = {name: runs.get(f"{trial.name} | {name} | {seed}") for name in ("auto", *RIVALS)}
-    if any(run is None for run in found.values()):
-        return None
-    made = {name: run for name, run in found.items() if run is not None}
-    return made.pop("auto"), made
+    """auto's run and those of the rivals, of which three at least were run; None where not."""
+    ours = runs.get(f"{trial.name} | auto | {seed}")
+    made = {name: run for name in RIVALS if (run := runs.get(f"{trial.name} | {name} | {seed}"))}
+    return None if ours is None or len(made) < 3 else (ours, made)
 
 
 def held_out_table() -> Table:
@@ -98,7 +96,7 @@ def held_out_table() -> Table:
                     number(mine),
                     "none" if best is None else f"{best}: {there[best]}",
                     "" if best is None or mine is None else f"{mine / there[best]:.2f}",
-                    *map(number, rival.values()),
+                    *(number(rival[name]) if name in rival else "not run" for name in RIVALS),
                 )
 
 
@@ -127,7 +125,7 @@ def rivals_table() -> Table:
             for seed in trial.seeds:
                 if (both := compared(trial, seed, runs)) is None:
                     continue
-                for goal in goals(trial):
+                for goal in goals(trial) if name in both[1] else ():
                     mine, rival = deployed(both[0], goal), deployed(both[1][name], goal)
                     if mine is not None and rival is not None:
                         both_.append(math.log(mine / rival))
@@ -147,12 +145,16 @@ def verdict_table() -> Table:
         if deployed(ours, goal) is None and any(deployed(run, goal) is not None for run in theirs.values())
     ]
     ours_diverged = [
-        t.name for t, _, (ours, theirs) in judged if "diverged" in ours and "diverged" not in theirs["FedAvg"]
+        t.name
+        for t, _, (ours, theirs) in judged
+        if "FedAvg" in theirs and "diverged" in ours and "diverged" not in theirs["FedAvg"]
     ]
     ends = [
         t.name
         for t, _, (ours, theirs) in judged
-        if len(ours["mean"]) == len(theirs["FedAvg"]["mean"]) and ours["mean"][-1] < theirs["FedAvg"]["mean"][-1]
+        if "FedAvg" in theirs
+        and len(ours["mean"]) == len(theirs["FedAvg"]["mean"])
+        and ours["mean"][-1] < theirs["FedAvg"]["mean"][-1]
     ]
     yield from head("to be reached", "reached")
     yield row("tasks and seeds judged", f"{len(judged)} of {sum(len(t.seeds) for t in HELD_OUT)}")

@@ -2,7 +2,7 @@
 
     python benchmarks/compression.py paper 32,2 0-2     FedVRA with the paper's stepsizes at 32 and 2 bits, seeds 0 to 2
     python benchmarks/compression.py auto '32,4 of 37%' 0-2    FedVRA with nothing set
-    python benchmarks/compression.py baselines 2 0      FedDyn, SCAFFOLD and FedAvg, 70 rounds at most
+    python benchmarks/compression.py baselines 8,4,2 0  FedDyn, SCAFFOLD and FedAvg, 100 rounds at most
     python benchmarks/compression.py table              the table of the page, from what there is
 
 The setting is the paper's: non-IID, 100 clients, ten a round. Every run is kept in docs/results/compression.json as soon as it
@@ -105,7 +105,7 @@ if __name__ == "__main__":
         case ["auto", widths, seeds]:
             study(["fedvra auto"], widths, parse_seeds(seeds), 150)
         case ["baselines", widths, seeds]:
-            study(["feddyn", "scaffold", "fedavg"], widths, parse_seeds(seeds), 70)
+            study(["feddyn", "scaffold", "fedavg"], widths, parse_seeds(seeds), 100)
         case ["table"]:
             print(table())
         case _:
