@@ -88,6 +88,7 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
     "FedDyn": ("feddyn", {"alpha": 0.1}),
     "SCAFFOLD": ("scaffold", {}),
     "FedAvg": ("fedavg", {}),
+    "FedExP": ("fedexp", {}),
 }
 """By the name in tables: the algorithm and its settings. FedVRA has the paper's gamma, and the best a of three on each task."""
 

@@ -6,10 +6,9 @@ begun again elsewhere, and goes on from the run's last checkpoint.
 
 from __future__ import annotations
 
-import math
 import os
 import platform
-import time
+import signal
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,9 +16,6 @@ from typing import Any
 from fedvra.core.errors import FedvraError, RunInterrupt, require
 from fedvra.engines.ray_engine import PLACEMENTS, Ray, connect, require_ray
 from fedvra.studies.parallel import Failure, Job, Place, Underway
-
-ASK_AGAIN = 60.0
-"""Seconds after which a run that was asked to stop is asked again: on a busy machine Ray may lose a request."""
 
 
 class Cluster(Place):
@@ -87,11 +83,8 @@ class Cluster(Place):
 class _Task(Underway):
     def __init__(self, ray: Any, job: Job, ref: Any) -> None:
         self._ray, self._job, self._ref = ray, job, ref
-        self._asked = math.inf
 
     def over(self) -> bool:
-        if time.monotonic() > self._asked + ASK_AGAIN:
-            self.ask_to_stop()
         return bool(self._ray.wait([self._ref], timeout=0)[0])
 
     def failure(self) -> FedvraError | None:
@@ -102,7 +95,6 @@ class _Task(Underway):
         return None if failure is None else failure.error(self._job)
 
     def ask_to_stop(self) -> None:
-        self._asked = time.monotonic()
         self._ray.cancel(self._ref)
 
     def kill(self) -> None:
@@ -111,6 +103,7 @@ class _Task(Underway):
 
 def _play(job: Job, workers: int, folder: Path, here: str) -> Failure | None:
     """On a machine of the cluster; what goes wrong is returned, since Ray would wrap it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a Ray that a script started in the background
     try:
         require(
             folder.is_dir(),
