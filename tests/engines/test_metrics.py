@@ -53,8 +53,8 @@ def test_functions_and_objects_see_the_whole_test_set() -> None:
     with torch.no_grad():
         outputs = history.model()(torch.from_numpy(inputs))
     expected = f1(outputs, torch.from_numpy(targets))
-    assert history.metrics[-1]["f1"] == pytest.approx(expected)
-    assert history.metrics[-1]["f1_torch"] == pytest.approx(expected)
+    assert history.metrics[-1]["model_f1"] == pytest.approx(expected)
+    assert history.metrics[-1]["model_f1_torch"] == pytest.approx(expected)
     assert given["f1_torch"].update_count == 0  # the user's object is as it was
 
 
@@ -199,8 +199,8 @@ def test_they_are_in_tables_targets_and_reports(task: str, tmp_path: Path) -> No
     found = compare("fedvra,fedavg", {"task": task, "targets": "60,f1=0.3"}, seeds=[0, 1], out=tmp_path / "out")
     assert found.header() == ["algorithm", "final %", "best %", "f1", "rounds to 60%", "rounds to f1 0.3", "seconds"]
     summary = found.runs[0].summary
-    assert summary.metrics == {"f1": found.runs[0].metrics[-1]["f1"]}
-    first = next(m["round"] for m in found.runs[0].metrics if m["f1"] >= 0.3)
+    assert summary.metrics == {"f1": found.runs[0].metrics[-1]["model_f1"]}
+    first = next(m["round"] for m in found.runs[0].metrics if m["model_f1"] >= 0.3)
     assert summary.rounds_to["f1=0.3"] == first
     row = found.rows()[0]
     assert row.metrics["f1"] is not None

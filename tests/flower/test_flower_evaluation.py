@@ -59,7 +59,7 @@ def test_nodes_test_the_model_on_their_own(tmp_path: Path) -> None:
     server = strategy(tmp_path, evaluate_every=2, metrics={"right": right})
     result = server.start(grid(tmp_path, metrics={"right": right}), num_rounds=4, timeout=0.01)
     assert [("clients" in record) for record in server.records] == [False, True, False, True]
-    model, held = server.experiment.problem.to_module(server.books.x0, None), data()
+    model, held = server.experiment.problem.to_module(server.books.model.x, None), data()
     inputs, targets = arrays()
     tested = [i for i in range(CLIENTS) if len(held.own_test(i))]
     with torch.no_grad():

@@ -135,7 +135,7 @@ def test_so_do_they_where_it_takes_longer(more: dict[str, Any], tmp_path: Path) 
     f.expel(1)
     assert f.play()["left"] == [1]
     f.samples[3] = 9
-    f.play(2 * ROUNDS)
+    f.play(5 * ROUNDS)
     assert f.strategy.books.samples.tolist() == [4, 1, 3, 9, 0, 2]
     assert f.gap() < 1e-13
     assert f.distance() < 1e-6

@@ -177,7 +177,7 @@ def test_the_model_is_exported_at_every_checkpoint(tmp_path: Path) -> None:
     assert len({tuple(weight.tolist()) for weight in seen}) == 3
     model = fv.load_model(tmp_path / "server" / "model.safetensors", torch.nn.Linear(4, 3))
     flat = torch.cat([parameter.flatten() for parameter in model.parameters()])
-    torch.testing.assert_close(flat.detach(), strategy.books.x0, rtol=0, atol=0)
+    torch.testing.assert_close(flat.detach(), strategy.books.model.x, rtol=0, atol=0)
 
 
 def said(*words: Any) -> str:

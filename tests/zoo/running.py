@@ -79,6 +79,7 @@ def simulate(
         "seed": s.seed,
         "workers": workers,
         "solver": fv.SolverSettings(path=path),
+        "deploy": "x0",  # what the plain loop comes to
     }
     return fv.simulate(shape.algorithm(), **{**arguments, **changes})
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
-from fedvra.core.goals import figure
+from fedvra.core.goals import MODEL, figure
 from fedvra.runs.algorithm_text import label_of
 from fedvra.runs.history import rounds_to, rounds_to_stay, series, summarise, time_to
 from fedvra.runs.memory import peak_rss_mb
@@ -76,7 +76,7 @@ class RunSummary:
     epsilon: float | None = None
     """What the privacy of the client that spent most has come to, where there is any."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """The run's own metrics, as they were at the end."""
+    """The run's own metrics of the model that it is for, as they were at the end."""
     deploy: str = "x0"
     """Which model accuracies and targets are of: x0, mean or ema:FACTOR."""
     x0_final_accuracy: float | None = None
@@ -108,7 +108,8 @@ class RunSummary:
             "path": next((m["path"] for m in reversed(metrics) if "path" in m), None),
             "path_reason": next((m["path_reason"] for m in reversed(metrics) if "path_reason" in m), None),
         }
-        figures["metrics"] = {name: value for name in names if (value := _last(metrics, name)) is not None}
+        plain = dict.fromkeys(name.removeprefix(MODEL) for name in names)  # of the model to deploy, whichever that is
+        figures["metrics"] = {name: value for name in plain if (value := _last(metrics, MODEL + name)) is not None}
         figures["deploy"] = deploy = run.deploy or "x0"
         x0 = [value for _, value in series(metrics, "test_accuracy")] if deploy != "x0" else []
         figures |= {"x0_final_accuracy": x0[-1] if x0 else None, "x0_best_accuracy": max(x0, default=None)}
