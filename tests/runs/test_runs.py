@@ -180,6 +180,21 @@ def test_a_folder_in_use_is_left_alone(finished: RunFolder, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_a_run_that_was_killed_before_it_began_is_begun(tmp_path: Path) -> None:
+    """config.yaml is written last: without it there is nothing to resume, and what was written before it is no obstacle."""
+    execute(small(rounds=1), tmp_path / "whole")
+    for name in ("fingerprint.json", "provenance.json", "metrics.jsonl", ".config.yaml.4711.part"):
+        (tmp_path / "part").mkdir(exist_ok=True)
+        (tmp_path / "part" / name).write_text("")
+    assert (
+        execute(small(rounds=1), tmp_path / "part").final_accuracy
+        == RunFolder(tmp_path / "whole").summary().final_accuracy
+    )
+    (tmp_path / "part" / "config.yaml").unlink()
+    with pytest.raises(UsageError, match="is already in use"):
+        execute(small(rounds=1), tmp_path / "part")
+
+
 def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert execute(small(rounds=1), tmp_path / "run").status == "finished"

@@ -53,7 +53,10 @@ class RunFolder:
 
     def require_unused(self) -> None:
         """Refuse a folder that holds anything or cannot be written to. Writes nothing itself."""
-        require_unused(self.path)
+        first = [self.fingerprint_file.name, self.provenance_file.name]  # see `create`
+        if self.metrics_file.exists() and not self.metrics_file.stat().st_size:
+            first.append(self.metrics_file.name)
+        require_unused(self.path, () if self.config_file.exists() else first)
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other processes out; refuses a folder that one of them has."""

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 
 from fedvra.core.errors import UsageError, require
 
 LOCK = ".lock"
+PART = ".*.part"
+"""What a process that was killed while it replaced a file leaves behind: see ``core.files``."""
 
 
-def require_unused(path: Path) -> None:
-    """Refuse an output folder that holds anything or cannot be written to. Writes nothing itself."""
+def require_unused(path: Path, beginnings: Container[str] = ()) -> None:
+    """Refuse an output folder that holds anything or cannot be written to. Writes nothing itself.
+
+    Files named ``beginnings`` do not count: a process that was killed left them before there was anything to continue.
+    """
     try:
         require(not path.exists() or path.is_dir(), f"{path} is a file: name a folder to write to with --out.")
         require(
-            not path.is_dir() or all(entry.name == LOCK for entry in path.iterdir()),
+            not path.is_dir() or all(name in {LOCK, *beginnings} or fnmatch(name, PART) for name in os.listdir(path)),
             f"the folder {path} is already in use: name another with --out, or continue what is in it with "
             f"`fedvra resume {path}`.",
         )
