@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,7 +16,7 @@ PART = ".*.part"
 """What a process that was killed while it replaced a file leaves behind: see ``core.files``."""
 
 
-def require_unused(path: Path, beginnings: Container[str] = ()) -> None:
+def require_unused(path: Path, beginnings: Collection[str] = ()) -> None:
     """Refuse an output folder that holds anything or cannot be written to. Writes nothing itself.
 
     Files named ``beginnings`` do not count: a process that was killed left them before there was anything to continue.
