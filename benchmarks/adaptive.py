@@ -76,8 +76,8 @@ def play(experiment: Experiment, trial: Trial, measure: Measure, goal: float, on
             federation.state.x0 = after
             if not only_mean and (row.kappa or abs(weight - 1) > 1e-6):
                 run["x0"].append(round(measure(federation), 4))
-            if "strength" in record:
-                run["sigma"].append(round(record["strength"], 3))
+            if "multiplier" in record:
+                run["sigma"].append(round(record["multiplier"], 3))
     except fv.DivergedError:
         run["diverged"] = federation.state.round
     finally:

@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from fedvra.policies import Auto, Pace
 from fedvra.policies.pace import strongest as strongest_of_auto
 from fedvra.policies.pace import visits
-from fedvra.theory.strength import second_moments, strongest
+from fedvra.theory.multiplier import second_moments, strongest
 
 IMAGES = RESULTS.parent / "images"
 Table = Iterator[str]

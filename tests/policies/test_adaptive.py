@@ -108,7 +108,7 @@ def test_means_are_over_all_clients_not_over_those_drawn() -> None:
 
 
 def test_clients_count_by_their_weight() -> None:
-    """sigma is the strength of lam = sum omega_i*lam_i: who has no weight has no say in it."""
+    """sigma is the multiplier of lam = sum omega_i*lam_i: who has no weight has no say in it."""
     made = row(fv.FedVRA(), omega=np.array([0.75, 0.25]))
     assert made.kappa == pytest.approx(5 / 0.5 / (0.75 / 0.4 + 0.25 / 0.2))
     assert np.isfinite(row(fv.FedVRA(), omega=np.array([0.0, 0.0])).kappa)
@@ -182,14 +182,14 @@ def test_the_books_of_a_real_federation_keep_the_memory(tmp_path: Path) -> None:
     np.testing.assert_equal(after.memory.numbers, before.memory.numbers)  # NaN included
 
 
-def test_records_say_which_strength_a_round_was_played_with() -> None:
+def test_records_say_which_multiplier_a_round_was_played_with() -> None:
     federation = Federation(experiment(), workers=1)
     record = federation.round()
-    assert (record["strength"], record["strength_reason"]) == (1, "start")
+    assert (record["multiplier"], record["multiplier_reason"]) == (1, "start")
     for _ in range(4):
         expected = Pace(**federation.state.memory.numbers)
         record = federation.round()
-        assert (record["strength"], record["strength_reason"]) == (expected.sigma, expected.reason)
+        assert (record["multiplier"], record["multiplier_reason"]) == (expected.sigma, expected.reason)
     federation.close()
 
 
@@ -214,7 +214,7 @@ def test_those_that_do_not_adapt_keep_nothing() -> None:
     record = federation.round()
     federation.close()
     assert federation.state.memory == Memory()
-    assert "strength" not in record
+    assert "multiplier" not in record
 
 
 # -- what it is good for ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How auto's strength follows what the server sees: each line of the table in docs/adaptive-how.md."""
+"""How auto's multiplier follows what the server sees: each line of the table in docs/adaptive-how.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def changes(paces: list[Pace]) -> list[float]:
     return [math.log(b.sigma / a.sigma) for a, b in itertools.pairwise(paces)]
 
 
-def test_strength_is_earned_by_shrinking_uploads_up_to_a_bound() -> None:
+def test_the_multiplier_is_earned_by_shrinking_uploads_up_to_a_bound() -> None:
     paces = play(*(seen(move=0.8**r) for r in range(12)))
     assert paces[0].sigma == 1
     assert changes(paces)[:6] == pytest.approx([0.1] * 6)
@@ -53,7 +53,7 @@ def test_a_round_in_which_nothing_happens_changes_nothing() -> None:
     assert paces[-1].reason == "steady"
 
 
-def test_strength_is_cut_when_uploads_grow() -> None:
+def test_the_multiplier_is_cut_when_uploads_grow() -> None:
     paces = play(seen(), seen(move=100.0), seen(move=9.0), seen(move=5.0))
     assert changes(paces)[1:] == pytest.approx([-0.5, 0, 0])  # once is enough where it helped
     assert [pace.reason for pace in paces[2:]] == ["uploads grew"] * 3

@@ -159,18 +159,18 @@ def test_a_round_without_anybody() -> None:
 
 
 def test_stepsizes_that_adapt_are_those_of_the_round() -> None:
-    """beta and C_2 of the potential under auto, from the strength that the record shows."""
+    """beta and C_2 of the potential under auto, from the multiplier that the record shows."""
     A, b = quadratic(N, P)
     steps, eta, rounds, p = 3, 0.05, 8, 2 / N
     history = fv.simulate(
         fv.FedVRA(), problem=fv.Quadratic(A, b), sampler=fv.Uniform(2), work=fv.Steps(steps), lr=eta, rounds=rounds,
         diagnostics=1, keep="x0", workers=1,
     )  # fmt: skip
-    strengths = [m["strength"] for m in history.metrics]
-    assert len(set(strengths)) > 2
+    multipliers = [m["multiplier"] for m in history.metrics]
+    assert len(set(multipliers)) > 2
     for r, m in enumerate(history.metrics):
         n = visits(auto, p)
-        kappa = n * m["strength"] / p * (eta * steps)
+        kappa = n * m["multiplier"] / p * (eta * steps)
         C2 = kappa / (n * eta * steps) * (1 - (1 - eta / kappa) ** steps)
         x = history.trajectory[r].numpy()
         cost = (((A @ x) @ x) / 2 - b @ x).mean()

@@ -45,7 +45,7 @@ class PrimalDual(Algorithm, Adaptive, ABC):
 
     def chosen(self, cohort: Cohort) -> dict[str, float | str]:
         pace = Pace.of(self.rule, cohort)
-        return {"strength": pace.sigma, "strength_reason": pace.reason}
+        return {"multiplier": pace.sigma, "multiplier_reason": pace.reason}
 
     def remember(self, cohort: Cohort, seen: Seen) -> dict[str, float]:
         return Pace.of(self.rule, cohort).after(self.rule, mean_p(cohort), mean_carry(cohort), seen).numbers()

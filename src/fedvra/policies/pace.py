@@ -14,7 +14,7 @@ client; n follows from p, see :func:`visits`. The third leaves one number, the m
 rounds and a memory of :math:`n/\bar p` rounds. For clients that agree, a direction whose curvature local work exhausts
 contracts by :math:`1-\sigma` per round, so :math:`\sigma > 2` diverges there, while flat directions gain from a large
 :math:`\sigma`. Which it is shows in the uploads: see ``fedvra.policies.pace_rules``; what is proven is in
-``fedvra.theory.strength``.
+``fedvra.theory.multiplier``.
 """
 
 from __future__ import annotations

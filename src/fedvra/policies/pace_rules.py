@@ -1,4 +1,4 @@
-"""How auto's strength changes after a round: what the server sees, and the rules that go by it, one table."""
+"""How auto's multiplier changes after a round: what the server sees, and the rules that go by it, one table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rule:
     """A line of the table."""
 
     reason: str
-    """In the record of the next round, beside its strength."""
+    """In the record of the next round, beside its multiplier."""
     when: Callable[[Signals], bool]
     change: Callable[[Signals], float]
     """Of log sigma."""

@@ -34,7 +34,7 @@ NAMES = {
     "test_loss": "Test loss",
     "train_loss": "Training loss",
     "stationarity_gap": "Stationarity gap",
-    "strength": "Multiplier that auto chose",
+    "multiplier": "Multiplier that auto chose",
     "epsilon": "Epsilon spent, greatest of all clients",
     "pseudo_accuracy": "Accuracy of pseudo-labels",
     "diagnostics/grad_norm2": "Squared norm of the gradient",

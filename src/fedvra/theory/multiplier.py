@@ -1,4 +1,4 @@
-r"""For which constant strength and visits FedVRA converges on quadratics: auto's (sigma, n), in mean square.
+r"""For which constant multiplier and visits FedVRA converges on quadratics: auto's (sigma, n), in mean square.
 
 Let clients share their curvature in a direction, h, and differ in their minima as they like. Measured from the solution, with
 :math:`e_i = (\lambda_i - \lambda_i^*)/h`, a round with m of N clients drawn uniformly is linear:

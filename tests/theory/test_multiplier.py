@@ -12,7 +12,7 @@ import fedvra as fv
 from fedvra.policies import Auto, Pace
 from fedvra.policies.pace import strongest as strongest_of_auto
 from fedvra.policies.pace import visits
-from fedvra.theory.strength import radius, second_moments, strongest
+from fedvra.theory.multiplier import radius, second_moments, strongest
 
 N, M, Q, ETA = 4, 2, 3, 0.1
 
