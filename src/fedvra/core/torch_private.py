@@ -26,6 +26,7 @@ __all__ = [
     "memory",
     "module_hooks",
     "no_vmap_fallback",
+    "onednn_linear",
     "overload_name",
     "tree_flatten",
     "tree_leaves",
@@ -82,6 +83,12 @@ def has_hooks(p: Tensor) -> bool:
 def bfloat16_kernels() -> bool:
     """Whether this processor has kernels for bfloat16."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def onednn_linear() -> Any:
+    """oneDNN's ``linear(a, w, bias, "none", [], "")``: a @ w.T + bias in new memory. None where torch is without oneDNN."""
+    packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.enabled else None
+    return None if packet is None else kernel(packet.default)
 
 
 @contextmanager

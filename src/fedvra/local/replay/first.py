@@ -16,6 +16,7 @@ from torch import Tensor
 from fedvra.local.loan import Batch
 from fedvra.local.replay.check import LOOSE, Reference
 from fedvra.local.replay.compile import compile_gradients
+from fedvra.local.replay.products import adding
 from fedvra.local.replay.program import KEY, of_client, record_block
 from fedvra.local.replay.record import CannotReplayError, tensors_in
 from fedvra.local.subject import Subject
@@ -49,7 +50,8 @@ class FirstStep:
             if isinstance(g, list):
                 a, b = g  # [M, p, B] and [M, B, q]
                 left = a.transpose(0, 1).reshape(a.shape[1], -1)
-                part.view(shape).addmm_(left, (b * weights_M[:, None, None]).reshape(-1, b.shape[2]), alpha=scale)
+                right = (b * weights_M[:, None, None]).reshape(-1, b.shape[2])
+                adding(part.view(shape), left, right)(left, right, alpha=scale)
             elif g is not None:
                 part.addmv_(g.flatten(1).T, weights_M, alpha=scale)
 

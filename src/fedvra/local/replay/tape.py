@@ -20,6 +20,7 @@ from fedvra.core.torch_private import (
     overload_name,
     tree_leaves,
 )
+from fedvra.local.replay import products as large
 from fedvra.local.replay.record import Call, aten, layout, tensors_in
 
 Product = tuple[Tensor, Tensor, Tensor]
@@ -150,6 +151,10 @@ class Tape:
                 self._append(torch.clamp_min, (c.args[0], 0), {"out": first})
             elif c.name in ("clone", "_to_copy"):
                 self.copy(first, c.args[0])
+            elif c.name == "mm" and large.is_large(*c.args):
+                self._append(large.mm, c.args, {"out": first})
+            elif c.name == "addmm" and not c.kwargs and c.args[0].ndim == 1 and large.is_large(*c.args[1:]):
+                self._append(large.addmm, c.args, {"out": first})
             elif c.name in _BINDINGS and (into or overload_name(c.func) == "Scalar") and not c.several:
                 self._append(_BINDINGS[c.name], c.args, {**c.kwargs, "out": first})
             elif into:
@@ -192,10 +197,7 @@ class Tape:
     def step(self, out: Tensor, products: list[Product], others: list[Plain]) -> Callable[[Any, Any, Any], None]:
         """All calls, then out <- rho*out - eta*g + c. Without c the products scale what they are added to."""
         out = self.bind(out)
-        sums = [
-            (w.addmm_ if w.ndim == 2 else w.baddbmm_, self.bind(a), self.bind(b))
-            for w, a, b in ((self.bind(w), a, b) for w, a, b in products)
-        ]
+        sums = [(large.adding(self.bind(w), a, b), self.bind(a), self.bind(b)) for w, a, b in products]
         scaled = _joined(out, [self.bind(w) for w, _ in others])
         moved = [self.bind(w) for w, g in others if g is not None]
         gradients = [self.bind(g) for _, g in others if g is not None]
