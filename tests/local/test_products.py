@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 import fedvra as fv
 from fedvra.core.torch_private import onednn_linear
+from fedvra.local import measuring
 from fedvra.local.replay import products
 
 pytestmark = pytest.mark.skipif(onednn_linear() is None, reason="torch was built without oneDNN")
@@ -19,7 +22,8 @@ pytestmark = pytest.mark.skipif(onednn_linear() is None, reason="torch was built
 @pytest.fixture(params=[True, False], ids=["oneDNN", "MKL"])
 def faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
     """As on a processor on which oneDNN is faster, and as on one on which it is not."""
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: request.param)
+    for module in (products, measuring):
+        monkeypatch.setattr(module, "onednn_is_faster", lambda: request.param)
     return request.param  # type: ignore[no-any-return]
 
 
@@ -99,6 +103,37 @@ def test_what_decides_is_the_processor(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(products, "_processor", lambda: processor)
     assert products.onednn_is_faster.__wrapped__() == expected
+
+
+def test_tests_of_a_model_too(faster: bool, multiplied: list[tuple[int, ...]]) -> None:
+    """400 test samples, in one piece."""
+    inputs, targets = torch.randn(400, 300, generator=torch.Generator().manual_seed(0)), torch.arange(400) % 10
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 10))
+    x = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    data = fv.split((inputs, targets), fv.IID(), clients=2, test=(inputs, targets))
+    solver = fv.Supervised(model).solver(data, fv.SolverSettings())
+    found = solver.measuring.test(x, None, 0)  # type: ignore[attr-defined]
+    solver.close()
+    scores = model.double()(inputs.double()).detach()
+    assert found.correct == (scores.argmax(1) == targets).sum()
+    assert found.loss / 400 == pytest.approx(float(nn.functional.cross_entropy(scores, targets)), abs=1e-6)
+    assert ((400, 300, 400) in multiplied) == faster
+
+
+def test_code_that_torch_compiled_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "onednn_is_faster", lambda: True)
+    data = fv.split((torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64)), fv.IID(), clients=2)
+
+    def products_of(model: nn.Module) -> object:
+        solver = fv.Supervised(model).solver(data, fv.SolverSettings())
+        solver.close()
+        return solver.measuring._products  # type: ignore[attr-defined]
+
+    assert products_of(nn.Linear(4, 2)) is products.LinearLayers
+    with warnings.catch_warnings(action="ignore"):  # torch would like to see it replaced
+        compiled = torch.jit.script(nn.Linear(4, 2))
+    assert products_of(compiled) is nullcontext
 
 
 def test_small_products_and_other_numbers_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from fedvra.data import trees
 from fedvra.local.client_batches import ClientBatches
 from fedvra.local.loan import Batch
 from fedvra.local.protocol import Evaluation, Looked, Samples
+from fedvra.local.replay import CannotReplayError
+from fedvra.local.replay.products import LinearLayers, onednn_is_faster
+from fedvra.local.replay.record import refuse_module
 from fedvra.local.subject import Subject
 
 TEST_PART = 1000
@@ -34,6 +38,7 @@ class Measure:
         self.subject, self.feed = subject, feed
         self.counted = counted or functools.partial(entries_counted, ignored=ignored_by(subject.loss))
         self._at_once = TEST_BATCH if convolves or not feed.stacks else TEST_PART
+        self._products = _products(subject)
         self.test_samples = feed.data.dataset.test_samples
         self.test_parts = -(-self.test_samples // TEST_PART)
 
@@ -66,7 +71,7 @@ class Measure:
     ) -> Evaluation:
         subject = self.subject
         outputs, targets = [], []
-        with subject.evaluating(x_P, aux_K):
+        with subject.evaluating(x_P, aux_K), self._products():
             for inputs, target in pieces:
                 outputs.append(subject.outputs(inputs))
                 targets.append(target)
@@ -84,6 +89,15 @@ class Measure:
             correct += _correct(output, target)
             seen += entries
         return Evaluation(correct, loss, seen)
+
+
+def _products(subject: Subject) -> Callable[[], AbstractContextManager[Any]]:
+    """How large products are computed meanwhile. Code that torch compiled, and what else a recording refuses, is left alone."""
+    try:
+        refuse_module(subject.module, subject.loss)
+    except CannotReplayError:
+        return nullcontext
+    return LinearLayers if onednn_is_faster() else nullcontext
 
 
 def _scores(outputs: Any) -> Any:

@@ -12,9 +12,12 @@ import platform
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 
 from fedvra.core.torch_private import onednn_linear
 
@@ -72,6 +75,16 @@ def _addmm_(w: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float 
     a, b = (a * alpha, b) if a.numel() <= b.numel() else (a, b * alpha)  # the smaller, and w is passed over once
     product = _product(a, b)
     return w.copy_(product) if beta == 0 else torch.add(product, w, alpha=beta, out=w)
+
+
+class LinearLayers(TorchFunctionMode):
+    """Within it linear layers without a graph multiply as recorded steps do."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is linear and not kwargs and not torch.is_grad_enabled() and is_large(args[0], args[1].t()):
+            a, w, *bias = args
+            return _product(a, w.t(), *bias)
+        return func(*args, **(kwargs or {}))
 
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
