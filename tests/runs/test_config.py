@@ -14,7 +14,7 @@ from fedvra.algorithms import REGISTRY
 from fedvra.core.errors import UsageError
 from fedvra.policies import auto, inverse_p
 from fedvra.runs.algorithm_text import make_algorithm, settings_of, written
-from fedvra.runs.config import build, configure, read_config
+from fedvra.runs.config import build, configure, from_now_on, read_config
 from fedvra.runs.options import OPTIONS, RunConfig
 from fedvra.tasks import TASKS
 
@@ -179,6 +179,8 @@ BAD = [
     ({"drop": 1}, r"drop must be a probability in \[0, 1\)"),
     ({"targets": "0,50"}, "targets must be an accuracy in per cent"),
     ({"targets": 5}, "targets must be a list such as 90,95"),
+    ({"address": "auto"}, "say engine ray"),
+    ({"gpus_per_worker": 0.5}, "say engine ray"),
     ({"engine": "locl"}, "there is no value of engine 'locl': did you mean 'local'"),
     ({"precision": "float8"}, "there is no value of precision 'float8'"),
     (
@@ -199,6 +201,16 @@ def test_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as refusal:
         configure({"task": "digits"}, options)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_run_that_leaves_its_cluster_leaves_the_options_of_one() -> None:
+    there = {"task": "digits", "engine": "ray", "address": "auto", "gpus_per_worker": 0.5}
+    here = configure(there, from_now_on(None, 2, "local", None))
+    assert (here.engine, here.address, here.gpus_per_worker, here.workers) == ("local", None, 0.0, 2)
+    stays = configure(there, from_now_on(9, None, None, None))
+    assert (stays.engine, stays.address, stays.gpus_per_worker, stays.rounds) == ("ray", "auto", 0.5, 9)
+    with pytest.raises(UsageError, match="say engine ray"):
+        configure(there, from_now_on(None, None, "local", "auto"))
 
 
 def test_every_option_refuses_nonsense() -> None:

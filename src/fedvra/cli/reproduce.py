@@ -79,6 +79,7 @@ def command(
       fedvra reproduce table2 --only noniid/fedvra,noniid/feddyn --seeds 1 --rounds 200
       fedvra reproduce all --no-run --runs docs/results --out again
     """
+    from fedvra.core.errors import require
     from fedvra.engines.pool import resolve_workers
     from fedvra.engines.ray_engine import Ray
     from fedvra.reproduce.driver import Request, reproduce, with_runs
@@ -87,6 +88,10 @@ def command(
     from fedvra.runs.option_text import one_of, whole
     from fedvra.show.terminal import make_console
 
+    cluster = Ray(address) if one_of("local", "ray")("engine", engine) == "ray" else None
+    require(
+        cluster is not None or address is None, "--address is that of a Ray cluster: say --engine ray, or leave it out."
+    )
     request = Request(
         out=Path(out),
         seeds=None if seeds is None else whole(1)("seeds", seeds),
@@ -95,7 +100,7 @@ def command(
         only=[part.strip() for part in only.split(",")] if only else [],
         look_in=[Path(place) for place in look_in],
         jobs=resolve_workers("auto") if jobs is None else whole(1)("jobs", jobs),
-        engine=Ray(address) if one_of("local", "ray")("engine", engine) == "ray" else None,
+        engine=cluster,
         run=not no_run,
         keep_checkpoints=keep_checkpoints,
         page=None if page is None else Path(page),

@@ -8,14 +8,15 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, ObjectLostError, RayActorError
+from ray.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayError
 
 from fedvra.core.errors import FedvraError
 from fedvra.engines.parcel import Parcel
+from fedvra.engines.ray_engine import disconnect
 from fedvra.engines.ray_worker import RayWorker
 
-DEAD = (RayActorError, ActorDiedError, ObjectLostError)
-"""How Ray says that a worker, or the node with its answer, is gone."""
+DEAD = (RayActorError, ObjectLostError, NodeDiedError, OutOfMemoryError)
+"""How Ray says that a worker, or the node with its answer, is gone; the last where it killed one itself to free memory."""
 MAX_DEATHS = 10
 """Workers that may die in a row before giving up: more than bad luck, a job that kills them."""
 START_SECONDS = 120
@@ -50,6 +51,8 @@ class Crew:
         """Workers that have been asked for, by what they answer when they are ready."""
         self._numbers = itertools.count()
         self._deaths = 0
+        self._met = False
+        """Whether any of them has ever answered."""
         try:
             self._arguments = [*map(ray.put, parcels), load]
             self._class = ray.remote(concurrency_groups={READER: 1})(RayWorker)
@@ -71,10 +74,17 @@ class Crew:
             try:
                 failure: Exception | None = ray.get(ready[0])
             except DEAD as error:
+                if isinstance(error, RayActorError) and error.actor_init_failed:  # the next one would fare no better
+                    raise FedvraError(
+                        f"Ray cannot make a worker ({_in_short(error, last_line=True)}): are fedvra, Python and torch of the "
+                        "same versions on all machines?"
+                    ) from error
                 self._count_death(error)
                 self._ask_for_one()
                 continue
-            self.actors[number] = actor
+            except RayError as error:
+                raise FedvraError(f"Ray cannot start a worker: {_in_short(error)}") from error
+            self.actors[number], self._met = actor, True
             if failure is not None:
                 raise failure
         if not self.actors:
@@ -90,7 +100,8 @@ class Crew:
             self._ask_for_one()
 
     def bury_the_dead(self, error: Exception) -> None:
-        """See who is still there."""
+        """See who is still there. If all are, this counts as a death nevertheless, or it might go on for ever."""
+        before = len(self.actors)
         for number, actor in list(self.actors.items()):
             try:
                 ray.get(actor.process.options(concurrency_group=READER).remote(), timeout=10)
@@ -98,6 +109,8 @@ class Crew:
                 self.bury(number, error)
             except GetTimeoutError:
                 continue  # slow, as far as we know
+        if len(self.actors) == before:
+            self._count_death(error)
 
     def all_is_well(self) -> None:
         """Deaths so far were bad luck."""
@@ -114,8 +127,7 @@ class Crew:
         self.actors.clear()
         self._coming.clear()
         self._arguments = []
-        if self._ours:
-            ray.shutdown()
+        disconnect(self._ours)
 
     def _ask_for_one(self) -> None:
         number = next(self._numbers)
@@ -126,5 +138,12 @@ class Crew:
     def _count_death(self, error: Exception) -> None:
         self._deaths += 1
         if self._deaths > MAX_DEATHS:
-            reason = " ".join(str(error).split())[:300]
-            raise FedvraError(f"Ray's workers died {self._deaths} times in a row: {reason}") from error
+            raise FedvraError(
+                f"Ray's workers died {self._deaths} times in a row: {_in_short(error)}"
+                + ("" if self._met else " (None has ever answered: have all machines the same token, or none?)")
+            ) from error
+
+
+def _in_short(error: Exception, last_line: bool = False) -> str:
+    said = str(error).strip()
+    return " ".join(said.splitlines()[-1:] if last_line else said.split())[:300]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import socket
 import warnings
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from fedvra.engines.ray_pool import RayPool
 
 PLACEMENTS = {"spread": "SPREAD", "pack": "DEFAULT"}
+LOCAL = "local"
+"""Ray's word for a Ray of our own on this machine."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""How a client of HTTP/2, which Ray speaks, begins: a fixed line and an empty frame of settings."""
+FRAME, KIND, SETTINGS = 9, 3, 4
+"""What it is answered with: the head of a frame, at whose place KIND is SETTINGS."""
+PATIENCE = 30
+"""Seconds in which Ray's port must answer that."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,15 @@ class Ray(Value):
         """Connect to the cluster, or start one."""
         from fedvra.engines.ray_crew import Connection
 
-        ours = connect(self.address, self.workers, self.runtime_env)
+        cpus = None if self.workers is None else max(1, math.ceil(self.workers * self.cpus_per_worker))
+        ours = connect(self.address, cpus, self.runtime_env)
+        try:
+            # A Ray of our own has what it has; a cluster may grow.
+            alone = ours and where(self.address) == LOCAL
+            room = self._room() if self.workers is None or alone else 0
+        except BaseException:
+            disconnect(ours)
+            raise
         options: dict[str, Any] = {
             "num_cpus": self.cpus_per_worker,
             "num_gpus": self.gpus_per_worker,
@@ -97,23 +114,22 @@ class Ray(Value):
             options["resources"] = dict(self.resources)
         if self.runtime_env and not ours:
             options["runtime_env"] = dict(self.runtime_env)
-        return Connection(options, self.workers or self._room(), ours)
+        return Connection(options, self.workers or room, ours)
 
     def _room(self) -> int:
         """How many workers fit onto the cluster."""
         import ray
 
         there = ray.cluster_resources()
-        fits = [
-            int(there.get(name, 0) // share)
-            for name, share in (("CPU", self.cpus_per_worker), ("GPU", self.gpus_per_worker))
-            if share > 0
-        ]
-        require(
-            min(fits) >= 1,
-            f"the cluster has {there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} GPUs, less than one worker asks for.",
-        )
-        return min(fits)
+        asked = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker, **(self.resources or {})}
+        for name, share in asked.items():
+            require(
+                there.get(name, 0) >= share,
+                f"one worker asks for {share:g} {name}, and there is {there.get(name, 0):g} on the machines of Ray: ask for "
+                "less, or name a cluster that has it.",
+            )
+        # The quotient of 1 and 0.1, cut to a whole number, would be 9 if it were taken with //.
+        return min(int(there[name] / share + 1e-9) for name, share in asked.items() if share > 0)
 
 
 def require_ray() -> None:
@@ -122,34 +138,67 @@ def require_ray() -> None:
         raise UsageError("the engine ray needs Ray, which is not installed: pip install 'fedvra[ray]'.")
 
 
-def connect(address: str | None, workers: int | None, runtime_env: Mapping[str, Any] | None) -> bool:
-    """Have Ray; whether it was we who connected, and are to disconnect. Its usage statistics are off unless asked for."""
+def where(address: str | None) -> str:
+    """What is said goes before the environment."""
+    return address or os.environ.get("RAY_ADDRESS") or LOCAL
+
+
+def connect(address: str | None, cpus: int | None, runtime_env: Mapping[str, Any] | None) -> bool:
+    """Have Ray; whether it was we who connected, and are to disconnect. Its usage statistics are off unless asked for.
+
+    Args:
+        cpus: of a Ray that is started here; None: all.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
     if ray.is_initialized():
         return False
-    where = address or os.environ.get("RAY_ADDRESS") or "local"
-    if where == "local":  # by default 15: on a busy machine workers would not even start
+    place = where(address)
+    if place == LOCAL:  # by default 15: on a busy machine workers would not even start
         os.environ.setdefault("RAY_worker_niceness", "0")
     try:
-        knock(where)
+        knock(place)
+    except OSError as error:
+        raise UsageError(f"there is no Ray cluster at {place} ({error}).") from None
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # Ray's own plans
             ray.init(
-                address=where,
+                address=place,
                 runtime_env=None if runtime_env is None else dict(runtime_env),
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                num_cpus=workers if where == "local" else None,
+                num_cpus=cpus if place == LOCAL else None,
             )
-    except (OSError, ValueError) as error:
-        raise UsageError(f"there is no Ray cluster at {where} ({' '.join(str(error).split())[:200]}).") from None
+    except (OSError, TypeError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        reason = " ".join(str(error).split())[:300]
+        if place == LOCAL:
+            raise UsageError(f"Ray cannot be started on this machine ({reason}).") from None
+        raise UsageError(
+            f"there is no Ray cluster at {place} that takes us in ({reason}). If it wants a token, set RAY_AUTH_MODE=token."
+        ) from None
     return True
 
 
-def knock(where: str) -> None:
-    """Raise OSError where nobody listens at HOST:PORT; Ray itself would try for minutes."""
-    host, _, port = where.rpartition(":")
-    if host and "/" not in host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+def disconnect(ours: bool) -> None:
+    """End what ``connect`` began, if it was we."""
+    import ray
+
+    if ours:
+        ray.shutdown()
+
+
+def knock(place: str) -> None:
+    """Raise OSError where nobody listens at HOST:PORT, or somebody who is not Ray, which itself would try for minutes."""
+    host, _, port = place.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE) as door:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return  # which expects another greeting
+        door.sendall(GREETING)
+        with door.makefile("rb") as answer:
+            head = answer.read(FRAME)
+    if len(head) < FRAME or head[KIND] != SETTINGS:
+        raise OSError("what listens there is not Ray; its port is 6379 unless another was chosen")

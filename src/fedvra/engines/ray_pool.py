@@ -151,7 +151,7 @@ class RayPool(Engine):
                 waiting.clear()
             else:
                 results[k] = answer.result
-                self._take(tasks[k], answer, number)
+                self._take(tasks[k], answer)
         if failed is not None:
             raise failed
         return results
@@ -169,7 +169,10 @@ class RayPool(Engine):
             self._crew.actors[holder].lend.options(concurrency_group=READER).remote(some)
             for holder, some in wanted.items()
         ]
-        forget, self._forget[number] = self._forget[number], []
+        # From now on, whether we hear of it or not: a row that nobody wants after all has to be forgotten there.
+        for _, slots in slots_of(task)[1]:
+            self._holder.update(dict.fromkeys(slots.tolist(), number))
+        forget = self._forget.pop(number, [])
         return self._crew.actors[number].do.remote(task, sent, forget, *lent)
 
     def _get(self, ref: Any) -> Answer:
@@ -180,8 +183,8 @@ class RayPool(Engine):
             raise WorkerDiedError(DIED) from error
         return answer
 
-    def _take(self, task: Task, answer: Answer, number: int) -> None:
-        """Put what a part added up on the board, and note who has its rows."""
+    def _take(self, task: Task, answer: Answer) -> None:
+        """Put what a part added up on the board."""
         if not isinstance(task, LocalTask):
             return
         contents = (answer.sums, answer.aux_sums, answer.mean_sum)
@@ -190,8 +193,6 @@ class RayPool(Engine):
                 flat = target.view(-1)
                 values = as_tensor(content, target.dtype)
                 flat[: len(values)].copy_(values)
-        for _, slots in slots_of(task)[1]:
-            self._holder.update(dict.fromkeys(slots.tolist(), number))
 
     def _broadcast(self) -> Any:
         """What was sent last, where nothing is new: nodes that have it need not be sent it again."""
@@ -220,7 +221,7 @@ class RayPool(Engine):
     def release(self, slots: Iterable[int]) -> None:
         for slot in slots:
             holder = self._holder.pop(slot, None)
-            if holder is not None:
+            if holder is not None and holder in self._crew.actors:
                 self._forget[holder].append(slot)
 
     def fetch(self, kind: int, slots: Sequence[int]) -> dict[int, Tensor]:

@@ -56,6 +56,15 @@ def configure(*layers: Mapping[str, Any]) -> RunConfig:
     return RunConfig(**merged)
 
 
+def from_now_on(
+    rounds: int | None, workers: int | str | None, engine: str | None, address: str | None
+) -> dict[str, Any]:
+    """The layer of a run that goes on, perhaps elsewhere: on this machine there are no options of a cluster."""
+    given = {"rounds": rounds, "workers": workers, "engine": engine, "address": address}
+    layer = {name: value for name, value in given.items() if value is not None}
+    return {"address": None, "gpus_per_worker": 0.0, **layer} if engine == "local" else layer
+
+
 def _of_objects(layers: tuple[Mapping[str, Any], ...]) -> RunConfig:
     """As a run of Python objects wrote it down: nothing is filled in, and what was described stays as it is."""
     unsaid = {name: None if field.metadata["decides"] else field.metadata["default"] for name, field in OPTIONS.items()}

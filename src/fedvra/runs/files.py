@@ -26,7 +26,7 @@ from fedvra.core.files import replace_durably
 from fedvra.engines import checkpoint, fingerprint
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
-from fedvra.runs.config import BEFORE_DEPLOY, configure, read_config
+from fedvra.runs.config import BEFORE_DEPLOY, configure, from_now_on, read_config
 from fedvra.runs.options import RunConfig
 from fedvra.runs.provenance import Provenance
 from fedvra.runs.summary import Record as Record
@@ -99,9 +99,7 @@ class RunFolder:
             self.config_file.is_file(),
             f"there is no run in {self.path}: name the folder of one, in which config.yaml is.",
         )
-        given = {"rounds": rounds, "workers": workers, "engine": engine, "address": address}
-        given = {name: value for name, value in given.items() if value is not None}
-        return configure(BEFORE_DEPLOY, read_config(self.config_file), given)
+        return configure(BEFORE_DEPLOY, read_config(self.config_file), from_now_on(rounds, workers, engine, address))
 
     def write_config(self, config: RunConfig) -> None:
         with self._writing():

@@ -287,6 +287,10 @@ class RunConfig:
             "local work is counted in epochs or in steps: give one of the two.",
         )
         require(
+            self.engine == "ray" or not (self.address or self.gpus_per_worker),
+            "address and gpus_per_worker are for workers on a Ray cluster: say engine ray (--engine ray), or leave them out.",
+        )
+        require(
             self.lr_cosine is None or self.rounds <= self.lr_cosine,
             f"the stepsize falls to 0 after {self.lr_cosine} rounds (lr_cosine) and the run has {self.rounds}: run fewer, "
             "or make it longer.",

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedvra.callbacks.display import View
 from fedvra.core.errors import RunInterrupt, require
-from fedvra.runs.config import BEFORE_DEPLOY, configure, make_engine
+from fedvra.runs.config import BEFORE_DEPLOY, configure, from_now_on, make_engine
 from fedvra.runs.files import PLAN, RunFolder, write_json
 from fedvra.runs.options import RunConfig
 from fedvra.runs.variants import Variant, parse_variants
@@ -77,8 +77,7 @@ def resume_comparison(
 ) -> Comparison:
     """Resume a comparison that was interrupted: runs that have ended stay as they are, the others are resumed or started."""
     out = Path(out)
-    given = {"rounds": rounds, "workers": workers, "engine": engine, "address": address}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = from_now_on(rounds, workers, engine, address)
     stored = json.loads((out / PLAN).read_text(encoding="utf-8"))
     require(
         all("config" in each for each in stored),

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from fedvra.core.errors import FedvraError, RunInterrupt, require
-from fedvra.engines.ray_engine import PLACEMENTS, Ray, connect, require_ray
+from fedvra.engines.ray_engine import PLACEMENTS, Ray, connect, disconnect, require_ray
 from fedvra.studies.parallel import Failure, Job, Place, Underway
 
 
@@ -47,8 +47,7 @@ class Cluster(Place):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ours:
-            self._ray.shutdown()
+        disconnect(self._ours)
 
     @property
     def at_once(self) -> int:

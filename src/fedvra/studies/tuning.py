@@ -23,7 +23,7 @@ from fedvra.core.errors import require, unknown_name
 from fedvra.core.goals import Target
 from fedvra.runs import option_text
 from fedvra.runs.algorithm_text import make_algorithm, settings_of
-from fedvra.runs.config import BEFORE_DEPLOY, configure
+from fedvra.runs.config import BEFORE_DEPLOY, configure, from_now_on
 from fedvra.runs.files import write_json
 from fedvra.runs.options import OPTIONS
 from fedvra.runs.variants import Variant
@@ -105,9 +105,7 @@ def resume_tuning(
     """Resume a search that was interrupted; the result is the same."""
     plan = json.loads((Path(out) / FILE).read_text(encoding="utf-8"))["plan"]
     require("options" in plan, f"the search in {out} was made of Python objects: make the same call of fv.tune again.")
-    given = {"workers": workers, "engine": engine, "address": address}
-    plan["options"] = {**BEFORE_DEPLOY, **plan["options"]}
-    plan["options"].update({name: value for name, value in given.items() if value is not None})
+    plan["options"] = {**BEFORE_DEPLOY, **plan["options"], **from_now_on(None, workers, engine, address)}
     with locked(Path(out)):
         return _carry_out(plan, Path(out), view)
 
