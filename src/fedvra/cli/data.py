@@ -110,14 +110,18 @@ def show(name: str, split: str, clients: str, seed: str, out: str | None, folder
     Example:
       fedvra data show digits --split dirichlet:0.2 --clients 50 --out partition.png
     """
-    from fedvra.data.dataset import split as assign
     from fedvra.data.partitions import parse_partition
+    from fedvra.data.sources import SOURCES, load
+
+    SOURCES.get(name)  # refused before anything heavy is imported
+    partition = parse_partition(split)
+    read = {key: OPTIONS[key].metadata["read"](key, value) for key, value in (("clients", clients), ("seed", seed))}
+
+    from fedvra.data.dataset import split as assign
     from fedvra.data.picture import picture
-    from fedvra.data.sources import load
     from fedvra.show.terminal import Column, make_console, table
 
-    read = {key: OPTIONS[key].metadata["read"](key, value) for key, value in (("clients", clients), ("seed", seed))}
-    data = assign(load(name, folder), parse_partition(split), **read)
+    data = assign(load(name, folder), partition, **read)
     if out:
         picture(data, out)
     figures = _figures(data)
