@@ -147,6 +147,17 @@ def test_runs_with_little_to_say(browser: Any, tmp_path: Path) -> None:
     opened.context.close()
 
 
+def test_the_page_of_one_run_says_nothing_of_several(browser: Any, tmp_path: Path) -> None:
+    store(tmp_path / "runs" / "1", [0.2, 0.5])
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    said = opened.page.locator("main").inner_text()
+    assert "Drag over a plot to zoom" in said
+    for words in ("means over seeds", "Click an algorithm", "single seeds", "Best final accuracy"):
+        assert words not in said
+    opened.plain()
+    opened.context.close()
+
+
 def test_what_clients_see_is_drawn_and_few_of_their_numbers_have_curves(browser: Any, tmp_path: Path) -> None:
     """Beyond four algorithms the panels go over several rows, and those without results have none."""
     names = ["fedavg", "fedprox", "scaffold", "feddyn", "fednova"]
