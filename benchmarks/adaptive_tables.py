@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 from adaptive import RESULTS, Results, Run
 from adaptive_lists import DESIGN, HELD_OUT, RIVALS, WITHOUT, Trial
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from fedvra.policies import Auto, Pace
 from fedvra.policies.pace import strongest as strongest_of_auto
 from fedvra.policies.pace import visits
+from fedvra.show.plots import STYLE, write_figure
+from fedvra.show.style import ramp
 from fedvra.theory.multiplier import second_moments, strongest
 
 IMAGES = RESULTS.parent / "images"
@@ -28,25 +31,30 @@ SETTLED = 20
 
 def stability_figure() -> None:
     """Left: how fast directions of each stiffness converge. Right: the largest sigma by cohort, and where auto goes."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.3), layout="constrained")
-    taus, auto = np.geomspace(1e-2, 1e2, 80), Auto()
-    for sigma, n in ((0.5, 1.0), (1.0, 1.0), (1.9, 1.0), (3.0, 1.0)):
-        radii = [np.abs(np.linalg.eigvals(second_moments(sigma, n, 10, 100, tau))).max() for tau in taus]
-        left.semilogx(taus, radii, lw=1.2, label=f"sigma = {sigma:g}, n = {n:g}")
-    left.axhline(1, color="k", lw=0.8)
-    left.set(ylim=(0.5, 1.3), xlabel="tau = h T", ylabel="spectral radius", title="10 of 100 clients: second moments")
+    sigmas, taus, auto = (0.5, 1.0, 1.9, 3.0), np.geomspace(1e-2, 1e2, 80), Auto()
     cohorts = np.unique(np.round(np.geomspace(1, 100, 25)).astype(int))
-    bounds = [strongest(visits(auto, m / 100), m, 100) for m in cohorts]
-    right.semilogx(cohorts, bounds, lw=1.2, label="converges below")
-    right.semilogx(cohorts, [strongest_of_auto(auto, m / 100) for m in cohorts], "k--", lw=1, label="auto's largest")
-    right.semilogx(cohorts, [Pace.first(auto, m / 100).sigma for m in cohorts], "k:", lw=1, label="auto's first")
-    right.set(
-        ylim=(0, 2.2), xlabel="clients in a round, of 100", ylabel="sigma", title="every stiffness, n = max(1, 10 p)"
-    )
-    for axes in (left, right):
-        axes.legend(fontsize=7)
-        axes.grid(alpha=0.3)
-    figure.savefig(IMAGES / "adaptive-stability.svg", metadata={"Date": None})
+    with rc_context(STYLE):
+        figure = Figure(figsize=(9, 3.3), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for sigma, colour in zip(sigmas, ramp(len(sigmas)), strict=True):
+            radii = [np.abs(np.linalg.eigvals(second_moments(sigma, 1.0, 10, 100, tau))).max() for tau in taus]
+            left.semilogx(taus, radii, color=colour, lw=1.6, label=f"sigma = {sigma:g}")
+        left.axhline(1, color="k", lw=0.8)
+        left.set(ylim=(0.5, 1.3), xlabel="tau = h T", ylabel="spectral radius")
+        left.set_title("Second moments, 10 of 100 clients, n = 1", loc="left")
+        black = {"color": "k", "lw": 1.2}
+        bounds = [strongest(visits(auto, m / 100), m, 100) for m in cohorts]
+        right.semilogx(cohorts, bounds, color=ramp(1)[0], lw=1.6, label="converges below")
+        right.semilogx(
+            cohorts, [strongest_of_auto(auto, m / 100) for m in cohorts], "--", **black, label="auto's largest"
+        )
+        right.semilogx(cohorts, [Pace.first(auto, m / 100).sigma for m in cohorts], ":", **black, label="auto's first")
+        right.set(ylim=(0, 2.2), xlabel="clients in a round, of 100", ylabel="sigma")
+        right.set_title("Every stiffness, n = max(1, 10 p)", loc="left")
+        for axes in (left, right):
+            axes.legend(fontsize=8, frameon=False)
+            axes.grid(alpha=0.3)
+        write_figure(figure, IMAGES / "adaptive-stability.svg")
 
 
 def first(curve: Sequence[float], goal: float) -> int | None:

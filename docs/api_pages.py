@@ -22,6 +22,9 @@ KINDS = {
     "theory": "Theory",
     "tasks": "Tasks",
     "core": "Basics",
+    "clock": "Simulated time",
+    "compress": "Small messages",
+    "state": "Models in files",
 }
 
 
@@ -44,20 +47,24 @@ def write_pages(folder: Path) -> None:
         for name in names:
             thing = getattr(fedvra, name)
             kind = "class" if inspect.isclass(thing) else "function" if callable(thing) else "data"
-            home = thing.__module__ if kind != "data" else fedvra._HOME_OF[name]
             members = ":members:\n" if kind == "class" else ""
-            real = thing.__name__ if kind != "data" else name
-            parts.append(f"## fv.{name}\n\n```{{eval-rst}}\n.. auto{kind}:: {home}.{real}\n{_indented(members)}```\n")
+            parts.append(f"## fv.{name}\n\n```{{eval-rst}}\n.. auto{kind}:: fedvra.{name}\n{_indented(members)}```\n")
         write(folder / f"{room}.md", "\n".join(parts))
     contents = "\n".join(made)
     listed = "\n".join(
-        f"- [{KINDS.get(room, room.capitalize())}]({room}.md): " + ", ".join(f"`fv.{name}`" for name in names)
+        f"- [{KINDS.get(room, room.capitalize())}]({room}.md): "
+        + ", ".join(f"[`fv.{name}`]({room}.md#{_anchor(name)})" for name in names)
         for room, names in made.items()
     )
     write(
         folder / "index.md",
         f"# API reference\n\n`import fedvra as fv`\n\n{listed}\n\n```{{toctree}}\n:hidden:\n\n{contents}\n```\n",
     )
+
+
+def _anchor(name: str) -> str:
+    """Of the heading ``fv.name``, as GitHub and MyST make it."""
+    return f"fv{name.lower()}"
 
 
 def _indented(options: str) -> str:

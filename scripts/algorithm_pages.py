@@ -55,7 +55,7 @@ def page(kind: type[Algorithm], figures: dict[str, Any]) -> str:
                 f"Its row in the [table of coefficients](../algorithms.md#coefficients):\n\n{row}",
                 f"## Hyper-parameters\n\n{parts['args'] or 'None.'}",
                 f"## On the demo\n\n![Test accuracy of {kind.label} on digits](../images/algorithms/{kind.name}.svg)",
-                "Mean and standard deviation over three seeds, default hyper-parameters, beside FedVRA and FedAvg. The last "
+                f"Mean and standard deviation over three seeds, default hyper-parameters, beside {_beside(kind)}. The last "
                 f"digits differ between machines. `fedvra compare digits --algorithms {kind.name} --seeds 0-2{full}`:",
                 "All 50 clients take part in a round here, and 10 in those of FedVRA and FedAvg." if full else "",
                 markdown(shown["header"], [shown["cells"]]).strip(),
@@ -66,6 +66,10 @@ def page(kind: type[Algorithm], figures: dict[str, Any]) -> str:
         )
         + "\n"
     )
+
+
+def _beside(kind: type[Algorithm]) -> str:
+    return " and ".join(REGISTRY.get(name).label for name in BESIDE[::-1] if name != kind.name)
 
 
 def _facts(kind: type[Algorithm]) -> str:
@@ -119,6 +123,7 @@ def _markdown(text: str) -> str:
     """reStructuredText of a docstring as Markdown, on one line."""
     text = re.sub(r":math:`([^`]+)`", r"$\1$", " ".join(text.split()))
     text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    text = re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](../\1.md)", text)
     return text.replace("``", "`").replace("||", r"\|\|")
 
 

@@ -79,7 +79,7 @@ def wrapped(words: str, most: int) -> list[str]:
         if len(lines[-1]) + len(word) >= most:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines if len(lines) <= 3 else [*lines[:2], lines[2] + " ..."]
+    return lines
 
 
 def layers() -> str:
@@ -89,12 +89,12 @@ def layers() -> str:
     parts, y = [], gap
     for k, names in enumerate(reversed(floors)):
         wide = (width - gap) / len(names) - gap
-        height = 36 + 16 * max(len(wrapped(rooms[name][0], int(wide / 6.9))) for name in names)
+        height = 36 + 16 * max(len(wrapped(rooms[name][0], int(wide / 7.4))) for name in names)
         for i, name in enumerate(names):
             x = gap + i * (wide + gap)
             parts += [box(x, y, wide, height, SHADES[(len(floors) - k - 1) % len(SHADES)])]
             parts += [text(x + wide / 2, y + 22, f"{name}/", 16, weight="bold")]
-            for line, words in enumerate(wrapped(rooms[name][0], int(wide / 6.9))):
+            for line, words in enumerate(wrapped(rooms[name][0], int(wide / 7.4))):
                 parts += [text(x + wide / 2, y + 42 + 16 * line, words, 12, QUIET)]
         y += height + gap
     return page(width, y, "Rooms of fedvra, bottom first: imports point down only", parts)

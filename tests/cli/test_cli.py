@@ -103,14 +103,29 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
         ["run", "digits", "--set", "gama=1"],
         ["compare", "digits", "--algorithms", "fedvra,fedavvg"],
         ["tune", "digits", "--algorithm", "feddin", "--over", "alpha=1"],
+        ["check", "digitz"],
+        ["reproduce", "tabel3"],
+        ["data", "show", "digitz"],
     ],
     ids=" ".join,
 )
 def test_unknown_names_are_refused_before_torch_is_imported(args: list[str]) -> None:
+    assert "did you mean" in refused_without_torch(args)
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"), [("resume", "there is no run in runs/nowhere"), ("report", "there is no folder runs/nowhere")]
+)
+def test_folders_that_are_not_there_are_refused_before_torch_is_imported(verb: str, said: str) -> None:
+    assert said in refused_without_torch([verb, "runs/nowhere"])
+
+
+def refused_without_torch(args: list[str]) -> str:
+    """What is said in another process, where nothing is imported yet."""
     code = f"import sys; from fedvra.cli import main\ntry: main({args!r})\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (2, "False")
-    assert "did you mean" in done.stderr
+    return done.stderr
 
 
 def test_options_are_under_headings_and_a_task_shows_its_own_defaults() -> None:

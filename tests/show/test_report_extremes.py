@@ -112,6 +112,28 @@ def test_rounds_are_whole_and_ten_lines_are_named_where_they_end(browser: Any, t
     opened.context.close()
 
 
+def test_long_names_are_told_in_full_or_left_to_the_legend(browser: Any, tmp_path: Path) -> None:
+    """Ten settings whose names begin alike: cut short, they would all be the same."""
+    for k in range(10):
+        store(tmp_path / "runs" / str(k), [0.2, 0.3 + 0.05 * k], set={"gamma": 0.125, "a": k + 1, "d": 2 * k + 1})
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    assert opened.chip("").all_inner_texts()[1].strip() == "FedVRA (a=2, d=3)", "in the order of their values"
+    drawn = """async (chart) => { const said = [], canvas = CanvasRenderingContext2D.prototype, { fillText } = canvas;
+        canvas.fillText = function (text, ...at) { said.push(text); fillText.call(this, text, ...at); };
+        fedvraCharts[chart].u.redraw(); await new Promise((done) => setTimeout(done));
+        canvas.fillText = fillText; return said; }"""
+    labels = {f"FedVRA (a={k + 1}, d={2 * k + 1})" for k in range(10)}
+    assert labels <= set(opened.page.evaluate(drawn, 0))
+    room = "fedvraCharts[0].plot.clientWidth - fedvraCharts[0].u.over.offsetLeft - fedvraCharts[0].u.over.clientWidth"
+    assert opened.page.evaluate(room) >= opened.page.evaluate("fedvraCharts[0].room")
+    opened.page.set_viewport_size({"width": 560, "height": 800})
+    opened.page.wait_for_function("fedvraCharts[0].room === 0")
+    assert not labels & set(opened.page.evaluate(drawn, 0))
+    assert opened.overflow() <= 0
+    opened.plain()
+    opened.context.close()
+
+
 def test_runs_with_little_to_say(browser: Any, tmp_path: Path) -> None:
     """One that diverged at once, one still going on, one of a single round."""
     store(tmp_path / "runs" / "1", [], status="diverged")
@@ -121,6 +143,17 @@ def test_runs_with_little_to_say(browser: Any, tmp_path: Path) -> None:
     chips = opened.page.locator("#groups button").all_inner_texts()
     assert [chip.strip() for chip in chips] == ["FedVRA · diverged", "FedAvg · unfinished", "FedProx"]
     assert opened.page.locator("#results tbody tr").count() == 3
+    opened.plain()
+    opened.context.close()
+
+
+def test_the_page_of_one_run_says_nothing_of_several(browser: Any, tmp_path: Path) -> None:
+    store(tmp_path / "runs" / "1", [0.2, 0.5])
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    said = opened.page.locator("main").inner_text()
+    assert "Drag over a plot to zoom" in said
+    for words in ("means over seeds", "Click an algorithm", "single seeds", "Best final accuracy"):
+        assert words not in said
     opened.plain()
     opened.context.close()
 

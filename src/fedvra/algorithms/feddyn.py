@@ -14,7 +14,7 @@ from fedvra.core.deploy import MEAN, Deploy
 @register
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    r"""Each client's objective is bent so that its minimiser agrees with the global one; FedVRA with a = 1, d = 1/p.
+    r"""Each client's objective is tilted so that its minimiser agrees with the global one; FedVRA with a = 1, d = 1/p.
 
     .. math::
 

@@ -117,6 +117,8 @@ class FedVRA(PrimalDual):
         "The first one to try: data that differ, partial participation, unequal local work. Its stepsizes "
         "need no tuning; clients keep one vector of the model's size between rounds."
     )
-    reference: ClassVar[str] = "Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework"
+    reference: ClassVar[str] = (
+        "Wang et al., Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework, AAAI 2023"
+    )
     converges_exactly: ClassVar[bool] = True
     deploy: ClassVar[Deploy] = MEAN

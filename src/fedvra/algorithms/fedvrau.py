@@ -52,5 +52,7 @@ class FedVRAU(PrimalDual):
         "Problems with a private block of variables per client or with constraints: semi-supervised learning, "
         "clustering, personalisation."
     )
-    reference: ClassVar[str] = "Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework"
+    reference: ClassVar[str] = (
+        "Wang et al., Beyond ADMM: a unified client-variance-reduced adaptive federated learning framework, AAAI 2023"
+    )
     converges_exactly: ClassVar[bool] = True

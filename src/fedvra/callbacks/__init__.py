@@ -1,4 +1,4 @@
-"""Whoever looks on while a run is made, from the start to the end: may add to the record, may stop the run.
+"""What follows a run from start to end: it may add to the record, and may stop the run.
 
     base.py           what a callback is (``Callback``), and the run it looks at (``Run``)
     following.py      how a run tells its callbacks, in which order

@@ -1,4 +1,4 @@
-"""What looks on: one interface for observers, stopping rules, files, checkpoints, trackers and displays."""
+"""What follows a run: one interface for observers, stopping rules, files, checkpoints, trackers and displays."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Run:
 
 
 class Callback(Value, ABC):
-    """Looks on while a run is made. ``raise fv.StopRun("why")`` in its first three methods ends the run.
+    """Follows a run. ``raise fv.StopRun("why")`` in its first three methods ends the run.
 
     What it remembers between rounds is best read from ``run.records``: a resumed run then continues as if it had never
     stopped.

@@ -202,7 +202,8 @@ class LiveView(View):
         shown.append(head)
         if len(several.plan) > 1:
             left = standing.time_left() + several.time_left(standing.label, standing.seconds_per_round())
-            shown.append(Text(f"{several.place()}  {clock(left)} left for all of them"))
+            known = f"  {clock(left)} left for all of them" if standing.round else ""  # before a round, nobody can tell
+            shown.append(Text(several.place() + known))
         lines = [Text(standing.figures()), Text(standing.targets(), style="dim")]
         if standing.steps_taken():
             lines.append(Text(standing.steps_taken(), style="dim"))

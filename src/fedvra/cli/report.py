@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -47,6 +48,11 @@ def command(
       fedvra report runs/compare-digits --figures figures --format svg
       fedvra report runs/mnist-fedvra-seed0 --watch
     """
+    from fedvra.core.files import require_folder
+
+    for folder in folders:
+        require_folder(Path(folder))
+
     from fedvra.show.figures import write_figures
     from fedvra.show.gather import gather
     from fedvra.show.page import write_page

@@ -79,11 +79,14 @@ def command(
       fedvra reproduce table2 --only noniid/fedvra,noniid/feddyn --seeds 1 --rounds 200
       fedvra reproduce all --no-run --runs docs/results --out again
     """
+    from fedvra.reproduce.recipe import load, names
+
+    chosen = [load(name) for name in (names() if recipe == "all" else [recipe])]
+
     from fedvra.core.errors import require
     from fedvra.engines.pool import resolve_workers
     from fedvra.engines.ray_engine import Ray
     from fedvra.reproduce.driver import Request, reproduce, with_runs
-    from fedvra.reproduce.recipe import load, names
     from fedvra.runs.files import finite
     from fedvra.runs.option_text import one_of, whole
     from fedvra.show.terminal import make_console
@@ -107,7 +110,6 @@ def command(
     )
     console = make_console(stderr=as_json)
     printed: list[dict[str, Any]] = []
-    chosen = [load(name) for name in (names() if recipe == "all" else [recipe])]
     if recipe == "all" and no_run:
         chosen = [each for each in chosen if with_runs(each, request)]
     for each in chosen:

@@ -31,6 +31,11 @@ def command(
       fedvra resume runs/mnist-fedvra-seed0 --rounds 200 --workers 4
       fedvra resume runs/mnist-fedvra-seed0 --engine ray --address auto
     """
+    from fedvra.core.files import require_run
+
+    path = Path(folder)
+    require_run(path, path.is_dir())
+
     from fedvra.callbacks.display import make_view
     from fedvra.cli import compare, run, tune
     from fedvra.core.errors import require
@@ -41,7 +46,6 @@ def command(
     from fedvra.studies import tuning
     from fedvra.studies.comparing import resume_comparison
 
-    path = Path(folder)
     last = None if rounds is None else OPTIONS["rounds"].metadata["read"]("rounds", rounds)
     processes = None if workers is None else OPTIONS["workers"].metadata["read"]("workers", workers)
     console = make_console(stderr=as_json)

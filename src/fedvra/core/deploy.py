@@ -1,7 +1,7 @@
 """Which model a run is for: x0 as the server leaves it, the mean of its clients' models, or a running mean of x0.
 
 x0 is where the next round starts. Under duals that is a point past what the clients found, by the server's extrapolation, and
-so not always the model one would use. Which one is used changes nothing in how x0 goes on.
+so not always the model one would use. Which one is used changes nothing in how x0 evolves.
 """
 
 from __future__ import annotations

@@ -1,9 +1,21 @@
-"""Files that are there whole or not at all, also after a power cut."""
+"""Folders that must be there, and files that are there whole or not at all, also after a power cut."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from fedvra.core.errors import require
+
+
+def require_folder(path: Path) -> None:
+    """Refuse what is no folder, where runs are looked for."""
+    require(path.is_dir(), f"there is no folder {path}: name one with runs in it.")
+
+
+def require_run(path: Path, there: bool) -> None:
+    """Refuse a folder without a run, where one is to be resumed or looked at."""
+    require(there, f"there is no run in {path}: name the folder of one, in which config.yaml is.")
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -234,7 +234,7 @@ def server_dual(lam: Tensor, dual_sum: Tensor, sigma: float, omega: float, told:
 
 
 def reweighed_dual(lam: Tensor, lam_i: Tensor | None, weight: float, change: float) -> Tensor:
-    r"""lam after the weight of one client has changed, so that it goes on being the weighted mean of the clients' duals.
+    r"""lam after the weight of one client has changed, so that it stays the weighted mean of the clients' duals.
 
     .. math:: \lambda \leftarrow \frac{R\lambda + \Delta_i\lambda_i}{R + \Delta_i}, \qquad R = \sum_j r_j,\ \omega_j = r_j / R
 

@@ -281,7 +281,7 @@ def subset(cohort: Cohort, mask: NDArray[np.bool_]) -> Cohort:
 
 
 def _withheld(clients: Ints) -> Floats:
-    raise UsageError("privacy: the sampler goes by the clients' losses, which are not told: use another, e.g. Uniform.")
+    raise UsageError("privacy: the sampler goes by clients' losses, which are not reported: use another, e.g. Uniform.")
 
 
 def require_finite(algorithm: Algorithm, x0: Tensor, round: int) -> None:

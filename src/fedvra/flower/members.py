@@ -1,4 +1,4 @@
-"""Members come and go between two rounds, and lam goes on being sum_i omega_i*lam_i over those who are there.
+"""Members come and go between two rounds, and lam stays sum_i omega_i*lam_i over those who are there.
 
 A node with a client number that is still free *joins*. Who is *expelled* by the server's operator, or says farewell itself
 (``fedvra-leave=true`` in its node-config), leaves for good. Whose *samples* become more or fewer weighs accordingly, where

@@ -164,7 +164,7 @@ class _Node:
         if order.errand != Errand.HELLO and order.client != self.client:
             return self._say(Status.REFUSED, f"the message is for client {order.client}, this is client {self.client}.")
         if self.rule is not None and order.errand in (Errand.LOSS, Errand.EVALUATE):
-            return self._say(Status.REFUSED, "what its data come to without noise is not told (privacy).")
+            return self._say(Status.REFUSED, "figures of its data without noise are not reported (privacy).")
         try:
             self.party = Party.of(self.context.node_config, order, self.client)
             match order.errand:

@@ -132,7 +132,7 @@ class Answer:
     ticket: str = ""
     loss: float = 0.0
     silent: int = 0
-    """1: the loss is not told."""
+    """1: the loss is not reported."""
     epsilon: float = 0.0
     """What the client's privacy has come to, where it keeps books of it."""
     steps: int = 0

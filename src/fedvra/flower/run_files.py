@@ -5,7 +5,7 @@
     report.html                    written when a run ends; `fedvra report FOLDER` makes it anew at any time
     model.safetensors              the model after the last round that is in the books
 
-Nobody but their owner can read them. After a restart the records go on where the books do.
+Nobody but their owner can read them. After a restart the records continue where the books do.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def begin_or_resume(strategy: Strategy, rounds: int) -> RunFolder:
                 append(kept[-1], False)
     strategy.records[:] = [own.get(record["round"], record) for record in kept]
     if strategy.records and is_void(strategy.records[-1]):
-        strategy.records[-1].pop("stopped", None)  # who starts the run again wants it to go on
+        strategy.records[-1].pop("stopped", None)  # who starts the run again wants it to continue
     return folder
 
 

@@ -54,7 +54,7 @@ class Spool:
         except OSError as error:
             raise FedvraError(
                 f"an upload could not be put away in {self._folder} ({error}): free some space and start the run again; "
-                "it goes on from the round before."
+                "it continues from the round before."
             ) from error
         stored = Stored(self, self._end, len(numbers), numbers.dtype)
         self._end += numbers.nbytes

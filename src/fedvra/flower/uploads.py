@@ -38,7 +38,7 @@ class Upload:
 
     ticket: str
     loss: float
-    """NaN where it is not told."""
+    """NaN where it is not reported."""
     move: Stored
     """D_i = x_i - x0 [P]."""
     aux: Stored | None

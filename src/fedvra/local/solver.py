@@ -181,7 +181,7 @@ class SupervisedSolver(Solver, HasTestData, HasOutputs):
         return WholeMoves(terms, delta, losses)
 
     def _solve_privately(self, terms: BlockTerms, block: Block, guard: Guard) -> Moves:
-        """One client at a time. Their losses are made of records without noise, and are not told."""
+        """One client at a time. Their losses are made of records without noise, and are not reported."""
         _, delta = self.programs.buffer(len(terms))
         for k, one in enumerate(terms.make()):
             delta[k] = self.private.steps(one, block.row(k), guard.cut(slice(k, k + 1)), terms.orders.local)

@@ -29,7 +29,7 @@ class Clustering(TwoBlock):
         f_i(W, H_i) = \frac{1}{2 n_i}\|X_i - H_i W\|^2 + \frac{\nu}{2 n_i}\sum_{j}\big(1 - \|h_j\|^2\big)
 
     The first term alone (:math:`\nu = 0`) makes every sample a mixture of centroids, which then move out to the corners of the
-    data. The second, zero at the corners of the simplex only, asks of each sample to belong to one cluster (the penalty of
+    data. The second, zero at the corners of the simplex only, asks each sample to belong to one cluster (the penalty of
     non-convex orthogonal factorisation). Both are smooth:
 
     .. math:: \nabla_W f_i = \tfrac{1}{n_i} H_i^T(H_i W - X_i), \qquad

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.errors import FedvraError, require
-from fedvra.core.files import replace_durably
+from fedvra.core.files import replace_durably, require_run
 from fedvra.engines import checkpoint, fingerprint
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
@@ -95,10 +95,7 @@ class RunFolder:
         address: str | None = None,
     ) -> RunConfig:
         """What the run was started with, but for what is given here."""
-        require(
-            self.config_file.is_file(),
-            f"there is no run in {self.path}: name the folder of one, in which config.yaml is.",
-        )
+        require_run(self.path, self.config_file.is_file())
         return configure(BEFORE_DEPLOY, read_config(self.config_file), from_now_on(rounds, workers, engine, address))
 
     def write_config(self, config: RunConfig) -> None:

@@ -23,7 +23,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 class Availability(Sampler):
     r"""The cohort is the inner sampler's draw, less those who are not available in this round.
 
-    Who is available is said in one of three ways:
+    There are three ways to say who is available:
 
     * ``period`` and ``duty``: client i is available in round r if (r + phase_i) mod period < duty * period. The phases
       are drawn once, per client, from the seed: everyone is there for the same number of rounds of every period

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedvra.core.errors import require
+from fedvra.core.files import require_folder
 from fedvra.core.goals import Target, in_order
+from fedvra.runs.algorithm_text import label_of
 from fedvra.runs.cache import Cache, Stored, fingerprint
 from fedvra.runs.config import configure
 from fedvra.runs.files import PLAN, Record, RunFolder
@@ -79,17 +81,32 @@ class Experiment:
 
     def about(self) -> str:
         c = self.groups[0].config
-        work = f"{c.epochs} epochs" if c.steps is None else f"{c.steps} steps"
-        models = models_said({group.label: group.config.deploy or "x0" for group in self.groups})
+        work = _counted(c.epochs, "epoch") if c.steps is None else _counted(c.steps, "step")
+        models = models_said(self._deployed())
         who = f"{c.clients} clients, {split_of(c)}, {c.sampler} cohort of {c.cohort}"
         return f"{who}, {work} of local work, model {c.model}{models}"
+
+    def _deployed(self) -> dict[str, str]:
+        """Which models accuracies are of, by algorithm; by group where one algorithm has several."""
+        each = [(label_of(group.config.algorithm), group.config.deploy or "x0") for group in self.groups]
+        if len(set(each)) == len(dict(each)):
+            return dict(each)
+        return {group.label: deploy for group, (_, deploy) in zip(self.groups, each, strict=True)}
+
+
+def _counted(number: object, what: str) -> str:
+    """
+    >>> _counted(1, "epoch"), _counted("1-5", "epoch")
+    ('1 epoch', '1-5 epochs')
+    """
+    return f"{number} {what}{'' if str(number) == '1' else 's'}"
 
 
 def gather(places: Iterable[str | Path]) -> list[Experiment]:
     """The runs in and below some folders: run folders, and the files of results that ``fedvra reproduce`` writes."""
     folders = [Path(place) for place in places]
     for folder in folders:
-        require(folder.is_dir(), f"there is no folder {folder}: name one with runs in it.")
+        require_folder(folder)
     longest: dict[str, Stored] = {}
     for run in Cache(folders).every():
         key = fingerprint(configure(run.config))
@@ -135,8 +152,25 @@ def _groups(groups: list[list[Stored]], planned: Mapping[Path, str]) -> list[Gro
     """With labels that tell them apart: those of the comparison they are from, else made by :func:`_labels`."""
     named = [planned.get(group[0].where) for group in groups]
     distinct = None not in named and len(set(named)) == len(named)
+    if not distinct:
+        groups = _in_order(groups)
     labels = named if distinct else _labels([_method(group[0].config) for group in groups])
     return [Group(str(label), group, configure(group[0].config)) for label, group in zip(labels, groups, strict=True)]
+
+
+def _in_order(groups: list[list[Stored]]) -> list[list[Stored]]:
+    """The settings of one algorithm side by side, by their values: a=2 before a=10. Algorithms stay as they came."""
+    first = {group[0].config["algorithm"]: k for k, group in reversed(list(enumerate(groups)))}
+
+    def place(group: list[Stored]) -> tuple[int, list[tuple[bool, float, str]]]:
+        values = [value for name, value in _method(group[0].config).items() if name.startswith("set.")]
+        numbers = [value if isinstance(value, int | float) else None for value in values]
+        return first[group[0].config["algorithm"]], [
+            (number is None, 0.0 if number is None else float(number), shown(value))
+            for number, value in zip(numbers, values, strict=True)
+        ]
+
+    return sorted(groups, key=place)
 
 
 def _labels(methods: list[dict[str, Any]]) -> list[str]:

@@ -59,7 +59,7 @@ def execute(config: RunConfig, out: str | Path, callbacks: Callbacks = (), title
     not an error: its summary says so. On Ctrl-C the round is finished and saved before :class:`RunInterrupt` is raised.
 
     Args:
-        callbacks: who looks on besides, e.g. ``[fv.Patience(20)]``; functions of a record too.
+        callbacks: further ones, e.g. ``[fv.Patience(20)]``; functions of a record too.
         title: what the run is called on a display.
     """
     folder = RunFolder(out)
@@ -208,7 +208,7 @@ def play(
 
 
 def followers(config: RunConfig, folder: RunFolder, callbacks: Callbacks) -> list[Callback]:
-    """Who looks on, in this order: what is measured, when it ends, the records, trackers, the user's own, checkpoints."""
+    """The callbacks, in this order: what is measured, when it ends, the records, trackers, the user's own, checkpoints."""
     looking: list[Callback] = [Diagnostics(config.diagnostics)] if config.diagnostics else []
     looking += [TrainLosses()] if config.train_losses else []
     looking += [ClientResults(config.client_results, tune=config.tune_steps)] if config.client_results else []

@@ -58,8 +58,8 @@ def compare(
     Args:
         algorithms: objects, ``[fv.FedVRA(), fv.FedAvg()]``, or by the names they are to have in the table.
         problem: as for :func:`fedvra.simulate`; or a function of the seed that makes it.
-        data: likewise. What is no function is the same for every seed, which then decides cohorts, batches and, where the
-            model is a function, its start.
+        data: likewise. Unless it is a function, it is the same for every seed; the seed then decides cohorts, batches and,
+            where the model is a function, its start.
         seeds: each gives every algorithm the same data, cohorts and batches.
         out: a folder, in which each run has its own. The same call again resumes what was interrupted. None: a temporary one,
             gone with the comparison.

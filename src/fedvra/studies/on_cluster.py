@@ -1,7 +1,7 @@
 """Independent runs on the machines of a Ray cluster: each is a task of its own, made there by the engine of one machine.
 
 A run writes its own folder, so that has to be on a file system that all machines share. A task that dies with its machine is
-begun again elsewhere, and goes on from the run's last checkpoint.
+begun again elsewhere, and continues from the run's last checkpoint.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def simulate(
             residual where there are none, make up for what is left out. See docs/compression.md.
         compress_down: send x0 to the clients in ``"bfloat16"`` or ``"int8"``.
         privacy: ``fv.RecordDP(clip=1, noise=2, max_epsilon=8)``: clients clip the gradient of every record and add noise. The
-            run's records say what epsilon has come to; training losses are not told. See docs/privacy.md.
+            run's records say what epsilon has come to; training losses are not reported. See docs/privacy.md.
         system: devices and networks, e.g. ``fv.System(step=0.1, up=1e6, deadline=30)``: every record then has a simulated time,
             and replies after the deadline are not counted.
         eval_every: evaluate on the test data every so many rounds; 0 never.

@@ -58,8 +58,8 @@ def tune(
         target: rank by the rounds to this accuracy (in per cent) or other figure (``"f1=0.8"``); else by accuracy at the end.
         metric: rank by this figure of the records instead of the accuracy, e.g. ``"f1"`` or ``"test_loss"``. Accuracy is that
             on the validation data where there are some, so that the test data choose nothing.
-        full: run every setting to the last round. Else, where there are more than two, all are played for a third of the
-            rounds (a ninth, then a third, from 27 settings on), and the best third of them, at least two, goes on:
+        full: run every setting to the last round. Else, where there are more than two, all run for a third of the
+            rounds (a ninth, then a third, from 27 settings on), and the best third of them, at least two, continues:
             successive halving (Jamieson and Talwalkar, 2016). The result of each is bitwise that of a full run.
         view: how runs are shown; not at all by default.
     """

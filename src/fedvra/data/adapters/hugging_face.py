@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedvra.core.cohort import Ints
 from fedvra.core.errors import UsageError, require
 from fedvra.data.dataset import Collate, FederatedData, split
-from fedvra.data.partitions import UNDEALT, ByColumn
+from fedvra.data.partitions import UNASSIGNED, ByColumn
 from fedvra.data.partitions.base import Partition
 from fedvra.data.transform import Transform
 
@@ -161,7 +161,7 @@ def _dealt(partition: Any, dataset: Any) -> Partition:
     )
     mine = copy.deepcopy(partition)
     mine.dataset = dataset.add_column(ROW, np.arange(len(dataset)))
-    owners = np.full(len(dataset), UNDEALT)
+    owners = np.full(len(dataset), UNASSIGNED)
     for k in range(mine.num_partitions):
         owners[np.asarray(mine.load_partition(k)[ROW][:])] = k
     return Owners(owners)

@@ -4,7 +4,7 @@ A new partition is a frozen dataclass with an ``assign`` method and a line ``PAR
 of this package or in a package of your own that names it under the entry-point group ``fedvra.data.partitions``.
 """
 
-from fedvra.data.partitions.base import PARTITIONS, UNDEALT, Partition
+from fedvra.data.partitions.base import PARTITIONS, UNASSIGNED, Partition
 from fedvra.data.partitions.column import ByColumn
 from fedvra.data.partitions.dirichlet import Dirichlet
 from fedvra.data.partitions.dirichlet_by_class import DirichletByClass
@@ -16,7 +16,7 @@ from fedvra.data.partitions.shards import Shards
 __all__ = [
     "IID",
     "PARTITIONS",
-    "UNDEALT",
+    "UNASSIGNED",
     "ByColumn",
     "Dirichlet",
     "DirichletByClass",

@@ -13,7 +13,7 @@ from fedvra.core.errors import UsageError, require
 from fedvra.core.objects import Value
 from fedvra.core.registry import Registry
 
-UNDEALT = -1
+UNASSIGNED = -1
 """The owner of a sample that no client holds."""
 
 
@@ -32,7 +32,7 @@ class Partition(Value, ABC):
 
     @abstractmethod
     def assign(self, targets: NDArray[Any], clients: int | None, seed: int) -> Ints:
-        """The owner of every sample: client numbers 0..N-1, or :data:`UNDEALT`.
+        """The owner of every sample: client numbers 0..N-1, or :data:`UNASSIGNED`.
 
         ``targets`` has one row per sample: its label (or what was given as ``by``), its target where that is an array of
         numbers, and nothing, [n, 0], where it is a tree. ``clients`` may be None where the partition itself knows how many
@@ -84,8 +84,8 @@ def rank_within(groups: Ints) -> Ints:
 
 
 def deal_in_order(order: Ints, sizes: Ints, samples: int) -> Ints:
-    """Owners when client i takes the next ``sizes[i]`` entries of ``order``; the rest stay undealt."""
-    owners = np.full(samples, UNDEALT, dtype=np.int64)
+    """Owners when client i takes the next ``sizes[i]`` entries of ``order``; the rest stay unassigned."""
+    owners = np.full(samples, UNASSIGNED, dtype=np.int64)
     owners[order[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
     return owners
 

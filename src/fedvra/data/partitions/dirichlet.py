@@ -12,7 +12,7 @@ from fedvra.core.cohort import Floats, Ints
 from fedvra.core.streams import Purpose, stream
 from fedvra.data.partitions.base import (
     PARTITIONS,
-    UNDEALT,
+    UNASSIGNED,
     Partition,
     class_codes,
     client_count,
@@ -58,7 +58,7 @@ class Dirichlet(Partition):
         shuffled = rng.permutation(samples)
         by_class = shuffled[np.argsort(codes[shuffled], kind="stable")]
         first = np.cumsum(stock) - stock
-        owners = np.full(samples, UNDEALT, dtype=np.int64)
+        owners = np.full(samples, UNASSIGNED, dtype=np.int64)
         owners[by_class[first[drawn] + rank_within(drawn)]] = turns
         return owners
 

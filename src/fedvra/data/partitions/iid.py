@@ -15,7 +15,7 @@ from fedvra.data.partitions.base import PARTITIONS, Partition, client_count, dea
 
 @dataclass(frozen=True)
 class IID(Partition):
-    """A random floor(n/N) samples for every client; the remainder (fewer than N samples) stays undealt.
+    """A random floor(n/N) samples for every client; the remainder (fewer than N samples) stays unassigned.
 
     >>> import numpy as np
     >>> np.bincount(IID().assign(np.zeros(10, dtype=int), clients=5, seed=0))

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from fedvra.core.cohort import Ints
 from fedvra.core.streams import Purpose, stream
-from fedvra.data.partitions.base import PARTITIONS, UNDEALT, Partition, class_codes, client_count, require_count
+from fedvra.data.partitions.base import PARTITIONS, UNASSIGNED, Partition, class_codes, client_count, require_count
 
 
 @dataclass(frozen=True)
 class Shards(Partition):
     """Sort by label, cut into N * ``per_client`` shards of equal size, assign ``per_client`` of them to every client.
 
-    With 2 shards per client most clients see two classes. The remainder (fewer samples than shards) stays undealt.
+    With 2 shards per client most clients see two classes. The remainder (fewer samples than shards) stays unassigned.
     Reference: McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017.
 
     >>> import numpy as np
@@ -42,7 +42,7 @@ class Shards(Partition):
         shards = total * self.per_client
         size = samples // shards
         shard_owner = np.repeat(np.arange(total), self.per_client)[rng.permutation(shards)]
-        owners = np.full(samples, UNDEALT, dtype=np.int64)
+        owners = np.full(samples, UNASSIGNED, dtype=np.int64)
         owners[by_class[: shards * size]] = np.repeat(shard_owner, size)
         return owners
 

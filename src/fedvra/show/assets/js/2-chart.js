@@ -43,6 +43,7 @@ class Chart {
     this.heading.textContent = error ? this.measure.label.replace(/accuracy/i, "error") : this.measure.label;
     this.unit = isAccuracy(this.measure.name) ? "%" : "";
     const lines = (this.drawn = this.lines());
+    this.room = this.space();
     const floor = Math.min(...lines.flatMap((line) => line.y.filter((v) => v > 0))) / 3;
     const visible = (v) => (!this.log ? v : v > 0 ? v : null);
     const ceiling = this.unit ? 100 : Infinity; // no band says what no run could: an accuracy above 100%, a loss below 0
@@ -73,14 +74,14 @@ class Chart {
   }
 
   options(series, bands) {
-    const axis = { stroke: css("--muted"), font: "12px system-ui, sans-serif", grid: { stroke: css("--grid"), width: 1 },
+    const axis = { stroke: css("--muted"), font: NAME_FONT(1), grid: { stroke: css("--grid"), width: 1 },
       ticks: { stroke: css("--grid"), width: 1, size: 5 } };
     return {
       width: Math.max(200, this.plot.clientWidth),
       height: this.height,
       series, bands,
       legend: { show: false },
-      padding: [null, this.named() ? NAMES : null, null, null],
+      padding: [null, this.named() ? this.room : null, null, null],
       scales: { x: { time: false, distr: view.logX ? 3 : 1 }, y: { distr: this.log ? 3 : 1, ...this.ranged() } },
       axes: [
         { ...axis, label: AXES[view.axis].label, labelFont: axis.font, labelSize: 18, size: 30, gap: 3, labelGap: 0, space: view.axis === "round" ? 45 : 75,
@@ -237,20 +238,29 @@ class Chart {
     ctx.restore();
   }
 
-  /** Beyond a few lines a legend is no help: each is named where it ends. */
-  named() { return this.drawn.length > FEW && this.plot.clientWidth > 520 && this.height > 240; }
+  /** Beyond a few lines a legend is no help: each is named where it ends, in full, unless that would leave the lines no room. */
+  named() { return this.room > 0; }
+
+  /** Pixels beside the plot for the names of its lines; 0 where they are not named. */
+  space() {
+    if (this.drawn.length <= FEW || this.plot.clientWidth <= 520 || this.height <= 240) return 0;
+    const context = element("canvas", {}).getContext("2d");
+    context.font = NAME_FONT(1);
+    const widest = 16 + Math.ceil(Math.max(...this.drawn.map((line) => context.measureText(line.group.label).width)));
+    return widest <= MOST_FOR_NAMES * this.plot.clientWidth ? widest : 0;
+  }
 
   drawNames(u) {
     if (!this.named()) return;
     const { ctx } = u, scale = devicePixelRatio, gap = 14 * scale;
     const ends = this.ends((value) => u.valToPos(value, "y", true), u.bbox.top, u.bbox.top + u.bbox.height, gap);
     ctx.save();
-    ctx.font = `${12 * scale}px system-ui, sans-serif`;
+    ctx.font = NAME_FONT(scale);
     ctx.textBaseline = "middle";
     ctx.textAlign = "left"; // the axes leave another
     for (const { line, at } of ends) {
       ctx.fillStyle = line.group.colour;
-      ctx.fillText(fitted(line.group.label, (text) => ctx.measureText(text).width, (NAMES - 10) * scale), u.bbox.left + u.bbox.width + 6 * scale, at);
+      ctx.fillText(line.group.label, u.bbox.left + u.bbox.width + 6 * scale, at);
     }
     ctx.restore();
   }
@@ -317,22 +327,18 @@ class Chart {
   /** What is written along the y-axis, for tests. */
   ticks() { return this.u.axes[1]._values.filter(Boolean); }
 
-  resize() { this.u.setSize({ width: Math.max(200, this.plot.clientWidth), height: this.height }); }
+  resize() {
+    if (this.space() !== this.room) this.draw(); // there is room for names now, or none any more
+    else this.u.setSize({ width: Math.max(200, this.plot.clientWidth), height: this.height });
+  }
 }
 
 const FEW = 6; // lines that a plot can tell apart with their bands
 const TOWERING = 10; // times as high as the lowest line gets: too high to share an axis with it
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1e4, 1e5, 1e6];
 
-const NAMES = 120; // pixels beside a plot for the names of its lines
-
-/** As much of a text as there is room for. */
-function fitted(text, width, room) {
-  let most = text.length;
-  const cut = () => (most < text.length ? `${text.slice(0, most)}…` : text);
-  while (most > 1 && width(cut()) > room) most -= 1;
-  return cut();
-}
+const MOST_FOR_NAMES = 0.4; // of a plot's width
+const NAME_FONT = (scale) => `${12 * scale}px system-ui, sans-serif`;
 
 /** Means over the last few points. */
 function smoothed(values) {

@@ -121,7 +121,8 @@ function start() {
   $("smooth").value = String(view.smooth);
   $("band").value = view.band;
   const several = content.experiments.some((experiment) => experiment.groups.some((group) => group.counted > 1));
-  $("band").parentElement.hidden = $("seeds").parentElement.hidden = !several;
+  $("band").parentElement.hidden = $("seeds").parentElement.hidden = $("of-seeds").hidden = !several;
+  $("of-several").hidden = lonely && experiments.length === 1;
   $("copy-csv").addEventListener("click", () => copy("csv", "CSV"));
   $("copy-latex").addEventListener("click", () => copy("latex", "LaTeX"));
   const names = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" }, next = { auto: "light", light: "dark", dark: "auto" };
