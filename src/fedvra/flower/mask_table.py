@@ -99,12 +99,20 @@ class Table:
             raise RosterError(f"the keys of clients {unknown} are not pinned here.")
         if not (self.omega > 0).all():
             raise RosterError("a client of the sum has no weight.")
-        shares = [self.omega] if not self.first.any() else [self.first * self.steps * self.eta]
-        shares += [self.second * self.steps * self.eta] if self.second.any() else []
-        for share in shares:
-            counted = int((share >= COVER * share.max()).sum()) if share.max() > 0 else 0
-            if counted < least:
-                raise RosterError(
-                    f"{counted} of the {len(self.clients)} clients of this sum count, by weight and work, and {least} is the "
-                    "least here."
-                )
+        first, second = (each * self.steps * self.eta for each in (self.first, self.second))
+        for share in [first] if first.any() else [self.omega]:
+            self._cover(share, least, "of this sum count, by weight and work")
+        if not self.second.any():
+            return
+        self._cover(second, least, "of the second sum count, by weight and work")
+        for one, other in set(zip(first.tolist(), second.tolist(), strict=True)):
+            self._cover(
+                np.abs(first * other - second * one),
+                least,
+                "would count in a difference of its two sums (give all the same number of steps, and one does)",
+            )
+
+    def _cover(self, share: Floats, least: int, what: str) -> None:
+        counted = int((share >= COVER * share.max()).sum()) if share.max() > 0 else 0
+        if counted < least:
+            raise RosterError(f"{counted} of the {len(self.clients)} clients {what}, and {least} is the least here.")
