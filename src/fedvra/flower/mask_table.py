@@ -109,7 +109,7 @@ class Table:
             self._cover(
                 np.abs(first * other - second * one),
                 least,
-                "would count in a difference of its two sums (give all the same number of steps, and one does)",
+                "would count in a difference of its two sums (with the same number of steps for all, one sum is enough)",
             )
 
     def _cover(self, share: Floats, least: int, what: str) -> None:
