@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from flwr.app import Message
 from scipy.stats import chisquare
 
 import fedvra as fv
+from fedvra.cli import main
 from fedvra.core.whole import Ring
 from fedvra.flower import MaskedSum, Strategy, client_app
 from fedvra.flower.mask_table import Table
 from fedvra.flower.masked_node import LEAST, MASK_KEY, PEERS
-from fedvra.flower.members import expel
 from fedvra.flower.protocol import Errand, Order, pack, read_array, unpack_answer, unpack_order
 from flower_grid import FakeGrid, Node, make_nodes, quadratic
 from flower_masked import CLIENTS, masked_grid, masked_strategy, pin, unpin
@@ -389,7 +390,8 @@ def test_who_is_expelled_leaves_a_masked_sum_of_those_who_stay(tmp_path: Path) -
     run(strategy, grid, 3)
     grid.nodes[101].wipe()
     grid.offline.add(101)
-    expel(tmp_path / "server", 1)
+    said = CliRunner().invoke(main, ["federation", "expel", str(tmp_path / "server"), "1"]).output
+    assert "once its key has been taken out of every file of peers" in " ".join(said.split())
     run(strategy, grid, 4)
     assert strategy.records[-1]["counted"] == []
     assert strategy.books.members.present.all()  # its key is still pinned: the others do not sum their duals without it
