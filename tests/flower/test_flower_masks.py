@@ -217,6 +217,10 @@ def test_what_is_no_table_is_refused(sent: torch.Tensor) -> None:
         ({"eta": [0.1, 0, 0, 0.1]}, "2 of the 4 clients"),  # by their stepsizes
         ({"second": [1, 0, 0, 0]}, "1 of the 4 clients"),  # in the other sum
         ({"omega": [1, 0, 0, 0]}, "has no weight"),
+        (
+            {"omega": [1, 1e-6, 1e-6, 1e-6]},
+            "1 of the 4 clients of this sum count, by weight, ",
+        ),  # of losses and buffers
     ],
 )
 def test_a_client_does_not_hide_among_those_who_do_not_count(lie: dict[str, Any], why: str) -> None:

@@ -100,8 +100,9 @@ class Table:
         if not (self.omega > 0).all():
             raise RosterError("a client of the sum has no weight.")
         first, second = (each * self.steps * self.eta for each in (self.first, self.second))
-        for share in [first] if first.any() else [self.omega]:
-            self._cover(share, least, "of this sum count, by weight and work")
+        self._cover(self.omega, least, "of this sum count, by weight")  # which losses, buffers and duals go by
+        if first.any():
+            self._cover(first, least, "of this sum count, by weight and work")
         if not self.second.any():
             return
         self._cover(second, least, "of the second sum count, by weight and work")
