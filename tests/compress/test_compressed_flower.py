@@ -82,6 +82,28 @@ def test_the_clients_duals_add_up_though_replies_are_lost(algorithm: fv.Algorith
     assert audit.gap < 1e-14 * max(1.0, audit.scale)
 
 
+@pytest.mark.parametrize("fault", ["silent", "late"])
+def test_a_residual_is_rolled_back_with_the_reply_that_was_lost(fault: str, tmp_path: Path) -> None:
+    """FedAvg's clients keep one: the run goes on as the simulator's in which those who were not heard were not asked."""
+    found = grid(tmp_path, fault=lambda order: fault if order.errand == "train" and order.number % 3 == 0 else "")
+    strategy = play(fv.FedAvg(), tmp_path, found, compress="topk:0.1+quantize:2")
+    counted = [record["counted"] for record in strategy.records]
+    assert any(record["lost"] for record in strategy.records)
+    assert all(counted)
+    history = fv.simulate(
+        fv.FedAvg(),
+        problem=costs(),
+        sampler=fv.Replay(counted),
+        work=fv.Steps(3),
+        lr=0.05,
+        rounds=ROUNDS,
+        workers=1,
+        progress=False,
+        compress="topk:0.1+quantize:2",
+    )
+    assert torch.allclose(strategy.books.x0, history.x0, rtol=0, atol=1e-13)
+
+
 def test_messages_are_as_long_as_the_records_of_a_run_say(tmp_path: Path) -> None:
     lengths = []
 

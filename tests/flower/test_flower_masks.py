@@ -217,11 +217,23 @@ def test_what_is_no_table_is_refused(sent: torch.Tensor) -> None:
         ({"eta": [0.1, 0, 0, 0.1]}, "2 of the 4 clients"),  # by their stepsizes
         ({"second": [1, 0, 0, 0]}, "1 of the 4 clients"),  # in the other sum
         ({"omega": [1, 0, 0, 0]}, "has no weight"),
+        (
+            {"omega": [1, 1e-6, 1e-6, 1e-6]},
+            "1 of the 4 clients of this sum count, by weight, ",
+        ),  # of losses and buffers
     ],
 )
 def test_a_client_does_not_hide_among_those_who_do_not_count(lie: dict[str, Any], why: str) -> None:
     with pytest.raises(RosterError, match=why):
         table(**lie).check(range(4), least=3)
+
+
+def test_a_client_does_not_hide_in_two_sums_whose_difference_shows_it() -> None:
+    """Nor among others who nearly fall out of it."""
+    for second in ([1, 1, 1, 2], [1, 1.0001, 0.9999, 2], [1, 1, 2, 2]):
+        with pytest.raises(RosterError, match=r"of the 4 clients would count in a difference of its two sums"):
+            table(second=second).check(range(4), least=3)
+    table(second=[1, 2, 3, 4]).check(range(4), least=3)
 
 
 def test_somebody_who_is_not_in_the_table_does_not_answer() -> None:

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from flwr.app import Message
 from scipy.stats import chisquare
 
 import fedvra as fv
+from fedvra.cli import main
 from fedvra.core.whole import Ring
 from fedvra.flower import MaskedSum, Strategy, client_app
 from fedvra.flower.mask_table import Table
 from fedvra.flower.masked_node import LEAST, MASK_KEY, PEERS
-from fedvra.flower.members import expel
 from fedvra.flower.protocol import Errand, Order, pack, read_array, unpack_answer, unpack_order
 from flower_grid import FakeGrid, Node, make_nodes, quadratic
 from flower_masked import CLIENTS, masked_grid, masked_strategy, pin, unpin
@@ -60,7 +61,7 @@ def test_the_model_is_the_simulators_but_for_rounding_and_the_gap_is_zero(
 ) -> None:
     """One sum where alpha_i/w_i is common; two for SCAFFOLD and auto under unequal work."""
     grid, sent = masked_grid(tmp_path), set[str]()
-    options: dict[str, Any] = {"sampler": fv.Uniform(3), "work": UNEQUAL, "lr": 0.05}
+    options: dict[str, Any] = {"sampler": fv.Uniform(4), "work": UNEQUAL, "lr": 0.05}
     grid.tamper = lambda order, reply: sent.update(unpack_answer(reply.content).arrays) or reply  # type: ignore[func-returns-value]
     strategy = masked_strategy(tmp_path, algorithm, secure=MaskedSum(bits=32), audit_every=0, **options)
     run(strategy, grid, 8)
@@ -101,6 +102,23 @@ def test_the_servers_view_of_a_single_upload_is_uniform(tmp_path: Path) -> None:
     assert all(record["counted"] == [0, 1, 2] for record in strategy.records)
     high = np.concatenate(seen) >> np.uint64(8)
     assert chisquare(np.bincount(high.astype(int), minlength=256)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("steps", "least", "counted"), [((3, 3, 3, 3, 7), 3, 0), ((2, 3, 4, 5, 6), 3, 5), ((2, 3, 4, 5, 6), 5, 0)]
+)
+def test_two_sums_are_not_formed_where_their_difference_would_show_few_clients(
+    steps: tuple[int, ...], least: int, counted: int, tmp_path: Path
+) -> None:
+    """Clients who are given the same number of steps fall out of a difference together, and would leave the fifth alone."""
+    grid = masked_grid(tmp_path)
+    strategy = masked_strategy(tmp_path, fv.Scaffold(), work=fv.Steps([[*steps]] * 2), secure=MaskedSum(least=least))
+    run(strategy, grid, 2)
+    assert [len(record["counted"]) for record in strategy.records] == [counted] * 2
+    asked = [order for order in grid.sent if order.errand == Errand.TRAIN]
+    assert len(asked) == 2 * counted
+    if not counted:
+        assert "would count in a difference of its two sums" in strategy.records[0]["lost"][4]
 
 
 # -- void rounds, retries, restarts ------------------------------------------------------------------------------------------
@@ -372,7 +390,8 @@ def test_who_is_expelled_leaves_a_masked_sum_of_those_who_stay(tmp_path: Path) -
     run(strategy, grid, 3)
     grid.nodes[101].wipe()
     grid.offline.add(101)
-    expel(tmp_path / "server", 1)
+    said = CliRunner().invoke(main, ["federation", "expel", str(tmp_path / "server"), "1"]).output
+    assert "once its key has been taken out of every file of peers" in " ".join(said.split())
     run(strategy, grid, 4)
     assert strategy.records[-1]["counted"] == []
     assert strategy.books.members.present.all()  # its key is still pinned: the others do not sum their duals without it
@@ -387,7 +406,7 @@ def test_who_is_expelled_leaves_a_masked_sum_of_those_who_stay(tmp_path: Path) -
     assert float((strategy.books.x0 - expected).norm()) < 1e-4
 
 
-def test_who_joins_is_weighed_in_by_a_masked_sum(tmp_path: Path) -> None:
+def test_who_joins_changes_no_part_of_the_sum(tmp_path: Path) -> None:
     problem, grid = quadratic(CLIENTS), masked_grid(tmp_path)
     grid.offline.add(104)
     strategy = masked_strategy(tmp_path, clients=4, max_clients=CLIENTS, work=fv.Steps(8), audit_every=0)
@@ -395,5 +414,6 @@ def test_who_joins_is_weighed_in_by_a_masked_sum(tmp_path: Path) -> None:
     grid.offline.clear()
     run(strategy, grid, 60)
     assert strategy.records[3]["joined"] == [4]
+    assert Errand.REPORT not in {order.errand for order in grid.sent}
     assert strategy.audit(grid).gap == 0.0
     assert float((strategy.books.x0 - minimiser(problem)).norm()) < 1e-4

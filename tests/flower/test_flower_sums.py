@@ -13,6 +13,7 @@ from flwr.app import Message
 import fedvra as fv
 from fedvra.flower import MaskedSum, Strategy, client_app
 from fedvra.flower.mask_table import COLUMNS
+from fedvra.flower.masked_audit import sum_of_duals
 from fedvra.flower.node import LEAVE
 from fedvra.flower.protocol import ARRAYS, CONFIG, Errand, Order
 from flower_grid import FakeGrid, Node, make_nodes, quadratic
@@ -148,13 +149,20 @@ def private(
     return masked_strategy(folder, algorithm, problem=problem, clients=len(own), **options), FakeGrid(nodes)
 
 
-ALGORITHMS = [fv.FedAvg(), fv.FedVRA(gamma=0.1, a=2, d=1), fv.FedVRA(), fv.Scaffold()]
+UNEQUAL = fv.Steps([[2, 3, 4, 5]] * 3)
+"""With epochs of noised numbers of samples, two clients may have the same work, and two sums would tell too much."""
+ALGORITHMS: list[tuple[fv.Algorithm, fv.Work]] = [
+    (fv.FedAvg(), fv.Epochs(1)),
+    (fv.FedVRA(gamma=0.1, a=2, d=1), fv.Epochs(1)),
+    (fv.FedVRA(), UNEQUAL),
+    (fv.Scaffold(), UNEQUAL),
+]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
-def test_noise_goes_in_before_the_masks(algorithm: fv.Algorithm, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("algorithm", "work"), ALGORITHMS, ids=[repr(algorithm) for algorithm, _ in ALGORITHMS])
+def test_noise_goes_in_before_the_masks(algorithm: fv.Algorithm, work: fv.Work, tmp_path: Path) -> None:
     """The same weights on both sides, of numbers of samples that were noised once; an epsilon; no loss; a gap of 0."""
-    strategy, grid = private(tmp_path, algorithm, [None] * 4, privacy="record:clip=1,noise=2", work=fv.Epochs(1))
+    strategy, grid = private(tmp_path, algorithm, [None] * 4, privacy="record:clip=1,noise=2", work=work)
     said: list[Any] = []
     grid.tamper = lambda order, reply: said.append((order, reply)) or reply  # type: ignore[func-returns-value]
     run(strategy, grid, 3)
@@ -209,7 +217,8 @@ def test_who_has_spent_its_budget_is_not_asked_again_and_costs_the_others_nothin
 # -- members -----------------------------------------------------------------------------------------------------------------
 
 
-def test_who_grows_is_weighed_anew_by_a_masked_sum(tmp_path: Path) -> None:
+def test_who_grows_keeps_its_part_of_lam_and_shows_nothing_of_it(tmp_path: Path) -> None:
+    """A sum of the duals by the new weights would tell its dual: (n + dn)*lam_new - n*lam = dn*lam_i."""
     problem, samples = quadratic(CLIENTS), [4, 1, 3, 2, 5]
     grid = FakeGrid(make_nodes(problem, tmp_path))
     pin(grid.nodes.values(), tmp_path)
@@ -225,10 +234,23 @@ def test_who_grows_is_weighed_anew_by_a_masked_sum(tmp_path: Path) -> None:
     run(strategy, grid, 3)
     samples[1] = 8
     run(strategy, grid, 60)
+    assert Errand.REPORT not in {order.errand for order in grid.sent}
     assert [record["samples"] for record in strategy.records if "samples" in record] == [{1: [1, 8]}]
     assert strategy.records[4]["samples"] == {1: [1, 8]}  # it said so with its reply of the round before
     assert strategy.audit(grid).gap == 0.0
     assert distance(strategy, problem, samples) < 1e-4
+
+
+def test_sums_of_duals_are_the_same_by_whatever_weights_they_are_asked_for(tmp_path: Path) -> None:
+    """A server that names others gets no second equation."""
+    strategy, grid = masked_strategy(tmp_path, audit_every=0, weights="samples"), masked_grid(tmp_path)
+    run(strategy, grid, 3)
+    found = []
+    for samples in ([1, 1, 1, 1, 1], [3, 1, 1, 1, 1]):
+        strategy.books.samples[:] = samples
+        found.append(sum_of_duals(strategy, grid, np.arange(CLIENTS)))
+    assert torch.equal(*found)
+    assert torch.equal(found[0], strategy.books.whole)
 
 
 def test_equal_weights_do_not_need_a_sum_of_duals_when_somebody_grows(tmp_path: Path) -> None:

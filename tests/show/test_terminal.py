@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from fedvra.runs.summary import RunSummary
 from fedvra.show.comparison import Row, columns, rows_table, winners
 from fedvra.show.spreads import Reached, Spread
 from fedvra.show.study import Study
-from fedvra.show.terminal import Column, say, table
+from fedvra.show.terminal import Column, outcome, say, table
 
 TARGETS = (80.0, 90.0, 95.0, 97.0)
 
@@ -120,6 +122,16 @@ def test_the_best_are_bold() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[1m98.33 ± 0.30\x1b[0m" in text
     assert "\x1b[1m97.40" not in text
+
+
+def test_a_private_run_says_what_epsilon_came_to() -> None:
+    done = RunSummary(
+        "digits", "fedvra", "FedVRA", 0, "finished", None, 10, 0.61, 0.66, {}, 17.4, None, None, 0, 0, None
+    )
+    assert (
+        outcome("FedVRA on digits", done) == "FedVRA on digits, seed 0: final 61.00%, best 66.00%; 10 rounds in 17.4 s"
+    )
+    assert outcome("FedVRA", replace(done, epsilon=2.7286)).endswith("; 10 rounds in 17.4 s; epsilon 2.73")
 
 
 def test_an_empty_study_has_no_place() -> None:

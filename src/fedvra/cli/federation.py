@@ -206,8 +206,9 @@ def expel(folder: str, client: int, key_file: str | None) -> None:
     from fedvra.flower.members import expel
     from fedvra.flower.private import read_key
 
-    expel(Path(folder), client, read_key(key_file))
-    click.echo(f"client {client} leaves before the next round")
+    masked = expel(Path(folder), client, read_key(key_file))
+    then = ", once its key has been taken out of every file of peers (sums are masked)" if masked else ""
+    click.echo(f"client {client} leaves before the next round{then}")
 
 
 @command.command(short_help="Show the state of a federation.")

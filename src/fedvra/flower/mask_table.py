@@ -99,12 +99,21 @@ class Table:
             raise RosterError(f"the keys of clients {unknown} are not pinned here.")
         if not (self.omega > 0).all():
             raise RosterError("a client of the sum has no weight.")
-        shares = [self.omega] if not self.first.any() else [self.first * self.steps * self.eta]
-        shares += [self.second * self.steps * self.eta] if self.second.any() else []
-        for share in shares:
-            counted = int((share >= COVER * share.max()).sum()) if share.max() > 0 else 0
-            if counted < least:
-                raise RosterError(
-                    f"{counted} of the {len(self.clients)} clients of this sum count, by weight and work, and {least} is the "
-                    "least here."
-                )
+        first, second = (each * self.steps * self.eta for each in (self.first, self.second))
+        self._cover(self.omega, least, "of this sum count, by weight")  # which losses, buffers and duals go by
+        if first.any():
+            self._cover(first, least, "of this sum count, by weight and work")
+        if not self.second.any():
+            return
+        self._cover(second, least, "of the second sum count, by weight and work")
+        for one, other in set(zip(first.tolist(), second.tolist(), strict=True)):
+            self._cover(
+                np.abs(first * other - second * one),
+                least,
+                "would count in a difference of its two sums (with the same number of steps for all, one sum is enough)",
+            )
+
+    def _cover(self, share: Floats, least: int, what: str) -> None:
+        counted = int((share >= COVER * share.max()).sum()) if share.max() > 0 else 0
+        if counted < least:
+            raise RosterError(f"{counted} of the {len(self.clients)} clients {what}, and {least} is the least here.")

@@ -1,4 +1,4 @@
-"""Sums of duals under masks: what audits go by, and how lam is found anew when weights have changed.
+"""Sums of duals under masks: what audits go by, and how lam is found anew when somebody has left.
 
 No single dual is reported where sums are masked, so none can be put back either: repair from the others would show the server
 the one that is missing. What can be had is sum_i omega_i*lam_i over all who hold a dual.
@@ -16,10 +16,9 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedvra.core.cohort import Floats, Ints
-from fedvra.core.errors import FedvraError, UsageError
+from fedvra.core.cohort import Ints
+from fedvra.core.errors import FedvraError
 from fedvra.core.whole import WIDE, Ring, to_real
-from fedvra.flower.client_ledger import check_ticket
 from fedvra.flower.errands import ask, make_order
 from fedvra.flower.mask_table import Table
 from fedvra.flower.masked_server import alike, read_words
@@ -37,7 +36,7 @@ def masked_audit(strategy: Strategy, grid: Grid) -> Audit:
     books = strategy.books
     norm, nothing = float(torch.linalg.vector_norm(books.lam.double())), math.nan
     try:
-        total, _ = sum_of_duals(strategy, grid, holders(books), strategy.plan.omega)
+        total = sum_of_duals(strategy, grid, holders(books))
     except NoSumError as missing:
         return Audit(nothing, norm, missing.why, nothing, [])
     held = torch.zeros_like(total) if books.whole is None else books.whole
@@ -60,13 +59,12 @@ class NoSumError(FedvraError):
 class _Part(NamedTuple):
     """What became of one client's part of a sum."""
 
-    ticket: str = ""
     why: str = ""
     lost: bool = False
 
 
-def sum_of_duals(strategy: Strategy, grid: Grid, clients: Ints, omega: Floats) -> tuple[Tensor, dict[int, str]]:
-    """sum_i omega_i*lam_i over these clients in grains, by these weights; and tickets of those who had to weigh theirs anew.
+def sum_of_duals(strategy: Strategy, grid: Grid, clients: Ints) -> Tensor:
+    """sum_i omega_i*lam_i over these clients in grains.
 
     Raises:
         NoSumError: not all of them answered.
@@ -75,7 +73,7 @@ def sum_of_duals(strategy: Strategy, grid: Grid, clients: Ints, omega: Floats) -
     assert secure is not None
     if len(clients) < secure.least:
         raise NoSumError(dict.fromkeys(clients.tolist() or [-1], f"{secure.least} is the least of a sum"))
-    table = Table.of_duals(clients, omega[clients])
+    table = Table.of_duals(clients, strategy.plan.omega[clients])
     orders = alike([make_order(strategy, Errand.REPORT, int(client)) for client in clients], table)
     orders = [replace(order, bits=secure.bits) for order in orders]
     ring, total = Ring(WIDE), np.zeros(width, np.uint64)
@@ -84,16 +82,15 @@ def sum_of_duals(strategy: Strategy, grid: Grid, clients: Ints, omega: Floats) -
         """Into the sum at once: it is exact in whatever order they come."""
         if isinstance(answer, str) or answer.status != Status.DONE:
             lost = isinstance(answer, Answer) and answer.status == Status.LOST
-            return _Part(why=answer if isinstance(answer, str) else printable(answer.reason) or "refused", lost=lost)
+            return _Part(answer if isinstance(answer, str) else printable(answer.reason) or "refused", lost)
         try:
-            check_ticket(answer.ticket)
             total[:] = ring.add(total, read_words(answer, "lam", ring, width))
-        except (RefusedUploadError, UsageError) as refusal:
-            return _Part(why=str(refusal))
-        return _Part(answer.ticket)
+        except RefusedUploadError as refusal:
+            return _Part(str(refusal))
+        return _Part()
 
     parts = dict(zip(clients.tolist(), ask(strategy, grid, orders, add), strict=True))
     strategy.lost |= {client for client, part in parts.items() if part.lost}
     if why := {client: part.why for client, part in parts.items() if part.why}:
         raise NoSumError(why)
-    return ring.signed(total), {client: part.ticket for client, part in parts.items() if part.ticket}
+    return ring.signed(total)

@@ -1,9 +1,12 @@
-"""Members who come and go where sums are masked: lam is found anew, as the masked sum of the duals of those who stay.
+"""Members who come and go where sums are masked: everybody's part of lam stays what it is, omega_i*lam_i, in whole grains.
 
-Nobody's dual is known to the server, not even that of one who leaves. So each of those who stay weighs its own by its new
-weight, to the nearest grain, and the sum of these is the new lam: sum_i omega_i*lam_i, exactly, as before. All of them have to
-answer; until they do, nothing changes and those who are to leave sit out. The server has the sums before and after: a departure
-tells it the dual of the one who left, or the sum of several who left together.
+Who joins has none. Whose weight changes, by samples of its own or because of others, reads another lam_i off the same part,
+which its next moves put right; lam and the sum need no change. To weigh lam_i itself anew would take another sum of duals, and
+with those before and after the server could tell the dual of a client that has grown.
+
+When somebody leaves, lam is found anew: the masked sum over those who stay. All of them have to answer; until they do, nothing
+changes and those who are to leave sit out. The server has the sums before and after: a departure tells it the part of the one
+who left, or the sum of several who left together.
 """
 
 from __future__ import annotations
@@ -42,15 +45,14 @@ def settle_masked_members(strategy: Strategy, grid: Grid) -> dict[str, Any]:
         members = members.join(client, books.round)
     for client in (*joined, *grown):
         numbers[client] = said[client]
-    omega = Plan(strategy.experiment, numbers, members).omega  # raises where the experiment does not go with it
-    if books.whole is not None and not np.array_equal(omega, strategy.plan.omega):
+    Plan(strategy.experiment, numbers, members)  # raises where the experiment does not go with it
+    if books.whole is not None and left:
         try:
-            total, tickets = sum_of_duals(strategy, grid, np.setdiff1d(holders(books), left), omega)
+            books.whole = sum_of_duals(strategy, grid, np.setdiff1d(holders(books), left))
         except NoSumError as missing:
             log(WARNING, "members change when all who stay have answered: %s", missing.why)
             return {}
-        books.whole, books.lam = total, to_real(total, books.lam.dtype)
-        books.tickets.update(tickets)
+        books.lam = to_real(books.whole, books.lam.dtype)
     books.members, books.samples = members, numbers
     for client in left:
         for rows in (books.tickets, books.keys, said):

@@ -25,8 +25,8 @@ MASK_KEY, PEERS, LEAST = "fedvra-mask-key", "fedvra-peers", "fedvra-least"
 """Keys of a SuperNode's --node-config: the client's key, the file of keys it has pinned, and the fewest clients in a sum."""
 FAR = 2.0**15
 """No more than this is said of how far a move went beside what was expected."""
-WHOLE, OMEGA = "whole", "omega"
-"""Rows of a ledger: omega_i*lam_i in grains, and the omega_i that it was counted with."""
+WHOLE = "whole"
+"""The row of a ledger: omega_i*lam_i in grains. It stays as it is when omega_i changes."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,6 @@ class Party:
         """How the move is counted."""
         order, table, k = self.order, self.table, self.table.row(self.client)
         omega, most = float(table.omega[k]), self._ring.room(len(table.clients))
-        if WHOLE in rows and float(rows[OMEGA]) != omega:
-            raise RosterError(
-                f"the weight of client {self.client} is {omega:g}, and was {float(rows[OMEGA]):g} when its dual was counted: "
-                "the duals have to be summed by the new weights first."
-            )
         second = Units(float(table.second[k]), order.second_unit, most) if table.second.any() else None
         units = Units(float(table.first[k]), order.unit, most)
         return Counting(omega, units, order.grains, rows.get(WHOLE), second)
@@ -127,14 +122,10 @@ class Party:
             arrays["second"] = self._masked(self._ring, moves.second, "second")
         return arrays
 
-    def report(self, rows: Rows, width: int) -> tuple[dict[str, Array], Rows]:
-        """Its dual for a sum of duals; and what is to be staged, where its weight is not what it was."""
-        omega = float(self.table.omega[self.table.row(self.client)])
-        held, new = rows.get(WHOLE, torch.zeros(width, dtype=torch.int64)), Rows()
-        if WHOLE in rows and float(rows[OMEGA]) != omega:
-            held = to_whole(held.double() * (omega / float(rows[OMEGA])), grain=1.0)
-            new = Rows({**rows, WHOLE: held, OMEGA: torch.tensor(omega, dtype=torch.float64)})
-        return {"lam": self._masked(Ring(WIDE), held, "lam")}, new
+    def report(self, rows: Rows, width: int) -> dict[str, Array]:
+        """Its part of lam for a sum of duals; whatever weights the server names, or two such sums would tell duals apart."""
+        held = rows.get(WHOLE, torch.zeros(width, dtype=torch.int64))
+        return {"lam": self._masked(Ring(WIDE), held, "lam")}
 
     @property
     def _ring(self) -> Ring:
@@ -160,4 +151,4 @@ class WholeRow:
         return None
 
     def stage(self, k: int, row: Tensor) -> None:
-        self._new[WHOLE], self._new[OMEGA] = row, torch.tensor(self._omega, dtype=torch.float64)
+        self._new[WHOLE] = row

@@ -28,6 +28,7 @@ from fedvra.core.whole import WIDE, Ring, Words, to_real
 from fedvra.flower.client_ledger import check_ticket
 from fedvra.flower.count_uploads import Outcome, take_step
 from fedvra.flower.errands import train_orders
+from fedvra.flower.mask_keys import RosterError
 from fedvra.flower.mask_scheme import FINE, FOREMOST, SHRINK, Scheme
 from fedvra.flower.mask_table import MaskedSum, Table
 from fedvra.flower.protocol import Answer, BadMessageError, Order, Status, printable, read_array, to_array
@@ -76,16 +77,14 @@ def masked_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) ->
     """The work of a round, for all of the cohort or for nobody: with one missing there would be no sum."""
     secure = strategy.secure
     assert secure is not None
-    there = set(strategy.roster.nodes) - strategy.lost - strategy.leaving - strategy.spent
-    if not there.issuperset(cohort.clients.tolist()) or len(cohort) < secure.least:
-        return []
     require(bool((cohort.omega > 0).all()), "secure: a client without weight has no part in a sum: give all a weight.")
     require(
         not forms_mean(strategy.experiment.deployment, row),
         "secure: the mean of the clients' models would take one more sum where clients' weights differ: say deploy='x0'.",
     )
-    scheme = Scheme.of(secure, cohort, row, strategy.books.reach)
-    table = Table(cohort.clients, cohort.omega, scheme.first, scheme.second, cohort.steps, cohort.eta, row.gamma)
+    if _why_nobody(strategy, cohort, row):
+        return []
+    scheme, table = _scheme(strategy, cohort, row)
     return [
         replace(
             order,
@@ -98,6 +97,33 @@ def masked_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) ->
         )
         for order in alike(train_orders(strategy, cohort, row), table)
     ]
+
+
+def _scheme(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) -> tuple[Scheme, Table]:
+    """How the uploads of a round are counted, and what its clients are told of each other."""
+    assert strategy.secure is not None
+    scheme = Scheme.of(strategy.secure, cohort, row, strategy.books.reach)
+    columns = (cohort.omega, scheme.first, scheme.second, cohort.steps, cohort.eta, row.gamma)
+    return scheme, Table(cohort.clients, *columns)
+
+
+def _why_nobody(strategy: Strategy, cohort: Cohort, row: rule.Coefficients | None) -> dict[int, str]:
+    """Why nobody is asked, by client: somebody is not to be had, or the sum would tell too much of single ones."""
+    secure, clients = strategy.secure, cohort.clients.tolist()
+    assert secure is not None
+    said = {"has lost its state": strategy.lost, "has spent its privacy budget": strategy.spent}
+    said |= {"is leaving": strategy.leaving}
+    away = {i: "is not connected" for i in clients if i not in strategy.roster.nodes}
+    away |= {i: why for why, who in said.items() for i in clients if i in who}
+    if away or row is None:
+        return away
+    if len(cohort) < secure.least:
+        return {i: f"is one of {len(cohort)}, and {secure.least} is the least" for i in clients}
+    try:
+        _scheme(strategy, cohort, row)[1].check(clients, secure.least)
+    except RosterError as refusal:
+        return dict.fromkeys(clients, f"is not asked: {refusal}")
+    return {}
 
 
 def alike(orders: Sequence[Order], table: Table) -> list[Order]:
@@ -164,13 +190,11 @@ def count_masked(
     replies: Iterable[Message],
 ) -> Outcome:
     """Enter the sum of a cohort's uploads into the books, if all are there."""
-    books, e, secure = strategy.books, strategy.experiment, strategy.secure
-    assert secure is not None
+    books, e = strategy.books, strategy.experiment
     if row is None or not sent:
-        few = {i: f"is one of {len(cohort)}, and {secure.least} is the least" for i in cohort.clients.tolist()}
-        return _void(strategy, _absent(strategy, cohort) or few)
+        return _void(strategy, _why_nobody(strategy, cohort, row))
     why = dict[int, str]()
-    scheme, total, tickets = Scheme.of(secure, cohort, row, books.reach), None, dict[int, str]()
+    scheme, total, tickets = _scheme(strategy, cohort, row)[0], None, dict[int, str]()
     silent, epsilon = False, 0.0
     width, few_numbers = len(books.x0), FOREMOST + (0 if books.aux is None else len(books.aux))
     for client, answer in answers(sent, replies):
@@ -200,15 +224,6 @@ def count_masked(
         log(INFO, "round %s: %.2g of the numbers were clipped: the rest comes later", books.round + 1, seen.clipped)
     told_loss = None if silent else sums.loss
     return Outcome(sorted(tickets), {}, [], told_loss, epsilon, up=up, table=table, clipped=seen.clipped)
-
-
-def _absent(strategy: Strategy, cohort: Cohort) -> dict[int, str]:
-    """Those on whose account nobody was asked, and why."""
-    said = {"has lost its state": strategy.lost, "has spent its privacy budget": strategy.spent}
-    said |= {"is leaving": strategy.leaving}
-    clients = cohort.clients.tolist()
-    away = {i: "is not connected" for i in clients if i not in strategy.roster.nodes}
-    return away | {i: why for why, who in said.items() for i in clients if i in who}
 
 
 def _unable(strategy: Strategy, client: int, answer: Answer | str) -> str:

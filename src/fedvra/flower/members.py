@@ -137,8 +137,11 @@ def _lacking(strategy: Strategy, grid: Grid, clients: set[int]) -> dict[int, Ten
 # -- requests of the operator ------------------------------------------------------------------------------------------------
 
 
-def expel(folder: Path, client: int, key: bytes | None = None) -> None:
-    """Ask the server of a folder, running or started later, to let a client go before its next round."""
+def expel(folder: Path, client: int, key: bytes | None = None) -> bool:
+    """Ask the server of a folder, running or started later, to let a client go before its next round.
+
+    Returns whether sums are masked, so that the others have to know.
+    """
     books = Books.read(folder, key)
     if books is None:
         raise UsageError(f"there are no books in {folder}.")
@@ -148,6 +151,7 @@ def expel(folder: Path, client: int, key: bytes | None = None) -> None:
     request = {"experiment": books.experiment, "expel": client}
     with private_files(folder):
         replace_durably(folder / EXPEL.format(client), json.dumps({**request, "sha256": seal(request, key)}).encode())
+    return bool(books.identity.get("secure"))
 
 
 def forget_requests(strategy: Strategy) -> None:

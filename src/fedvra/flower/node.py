@@ -233,8 +233,8 @@ class _Node:
     def _report(self) -> Answer:
         rows = self.ledger.rows()
         if self.party is not None:
-            arrays, new = self.party.report(rows, self.problem.initial(self.order.seed).numel())
-            return self._say(Status.DONE, ticket=self.ledger.stage(new) if new else "", arrays=arrays)
+            arrays = self.party.report(rows, self.problem.initial(self.order.seed).numel())
+            return self._say(Status.DONE, arrays=arrays)
         return self._say(Status.DONE, arrays={"lam": to_array(rows["lam"])} if "lam" in rows else {})
 
     def _train(self) -> Answer:

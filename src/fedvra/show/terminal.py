@@ -196,6 +196,7 @@ def outcome(label: str, summary: RunSummary) -> str:
     figures = [*(accuracy if summary.final_accuracy is not None else []), *reached]
     return (
         f"{label}, seed {summary.seed}: {', '.join(figures) + '; ' if figures else ''}{rounds} in {summary.seconds:.1f} s"
+        f"{'' if summary.epsilon is None else f'; epsilon {summary.epsilon:.3g}'}"
         f"{'' if summary.stopped is None else '; stopped: ' + summary.stopped}"
     )
 
