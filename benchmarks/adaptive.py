@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +22,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from adaptive_lists import DESIGN, HELD_OUT, RIVALS, WITHOUT, Trial
+from adaptive_rivals import OWN, Rival
 
 import fedvra as fv
 from fedvra.algorithms import REGISTRY
@@ -29,7 +30,6 @@ from fedvra.core.coefficients import Totals
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
 from fedvra.policies import pace, pace_rules, parse_setting
-from fedvra.policies.refusals import Mask, Refusal
 from fedvra.runs.config import build, configure
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -58,9 +58,11 @@ class Results:
         return self.runs[name]
 
 
-def play(experiment: Experiment, trial: Trial, measure: Measure, goal: float, only_mean: bool) -> Run:
-    """Up to the trial's rounds, fewer once a model has reached ``goal``."""
-    federation = Federation(experiment, workers=1)
+def play(
+    experiment: Experiment, trial: Trial, measure: Measure, goal: float, only_mean: bool, rival: Rival | None = None
+) -> Run:
+    """Up to the trial's rounds, fewer once a model has reached ``goal``. A ``rival`` takes the place of the algorithm."""
+    federation = Federation(experiment if rival is None else replace(experiment, **rival.options()), workers=1)
     run: Run = {"mean": [], "x0": [], "sigma": []}
     try:
         while federation.state.round < trial.rounds and not any(
@@ -74,7 +76,9 @@ def play(experiment: Experiment, trial: Trial, measure: Measure, goal: float, on
             federation.state.x0 = before + (after - before + row.kappa * federation.state.lam) / weight
             run["mean"].append(round(measure(federation), 4))
             federation.state.x0 = after
-            if not only_mean and (row.kappa or abs(weight - 1) > 1e-6):
+            if rival is not None:
+                federation.state.x0 = rival.after(federation, cohort, before)
+            if not only_mean and (row.kappa or abs(weight - 1) > 1e-6 or rival is not None):
                 run["x0"].append(round(measure(federation), 4))
             if "multiplier" in record:
                 run["sigma"].append(round(record["multiplier"], 3))
@@ -83,41 +87,6 @@ def play(experiment: Experiment, trial: Trial, measure: Measure, goal: float, on
     finally:
         federation.close()
     return {key: value for key, value in run.items() if value != []}
-
-
-@dataclass(frozen=True)
-class Lengths(Refusal):
-    """Refuses nobody and notes how long the uploads are."""
-
-    seen: list[np.ndarray] = field(default_factory=list)
-
-    def outliers(self, blocks: Iterable[torch.Tensor]) -> Mask:
-        squares = sum((block.square().sum(1) for block in blocks), torch.zeros(()))
-        assert isinstance(squares, torch.Tensor)
-        self.seen.append(squares.double().numpy())
-        return np.zeros(len(squares), dtype=bool)
-
-
-def fedexp(experiment: Experiment, trial: Trial, measure: Measure, goal: float) -> Run:
-    """FedAvg with the server stepsize max(1, mean |D_i|^2 / (2 (|mean D_i|^2 + 0.001))) of Jhunjhunwala et al., ICLR 2023."""
-    lengths = Lengths()
-    federation = Federation(replace(experiment, refuse=lengths), workers=1)
-    run: Run = {"mean": [], "x0": []}
-    try:
-        while federation.state.round < trial.rounds and max(run["mean"][-1:] + run["x0"][-1:], default=-9.0) < goal:
-            before, (cohort, _) = federation.state.x0, _next(federation)
-            federation.round()
-            step = federation.state.x0 - before
-            run["mean"].append(round(measure(federation), 4))
-            squares = lengths.seen[-1] * cohort.carry**2  # a rule sees D_i/T_i
-            size = float(cohort.omega / cohort.p @ squares) / (2 * (float(step.double().square().sum()) + 1e-3))
-            federation.state.x0 = before + max(1.0, size) * step
-            run["x0"].append(round(measure(federation), 4))
-    except fv.DivergedError:
-        run["diverged"] = federation.state.round
-    finally:
-        federation.close()
-    return run
 
 
 def _next(federation: Federation) -> tuple[Any, Any]:
@@ -132,19 +101,15 @@ def accuracy(federation: Federation) -> float:
 
 
 def of_task(trial: Trial, seed: int, name: str, settings: dict[str, Any]) -> Run:
-    if name == "fedexp":
-        options = {**trial.options, "seed": seed, "algorithm": "fedavg", "eval_every": 0}
-        return fedexp(build(configure(options)), trial, accuracy, trial.targets[-1] / 100)
-    options = {**trial.options, "seed": seed, "algorithm": name, "set": settings, "eval_every": 0}
+    rival = OWN[name]() if name in OWN else None
+    algorithm = {"algorithm": name, "set": settings} if rival is None else {"algorithm": "fedavg"}
+    experiment = build(configure({**trial.options, "seed": seed, "eval_every": 0, **algorithm}))
     only_mean = name == "fedvra" and not settings
-    return play(build(configure(options)), trial, accuracy, trial.targets[-1] / 100, only_mean)
+    return play(experiment, trial, accuracy, trial.targets[-1] / 100, only_mean, rival)
 
 
-def quadratic(trial: Trial, seed: int, algorithm: fv.Algorithm | None) -> Run:
-    """100 clients with curvatures from low to high in bases that differ, ten per round; minus the log10 of the gap to f*.
-
-    FedExP where no algorithm is given.
-    """
+def quadratic(trial: Trial, seed: int, algorithm: fv.Algorithm, rival: Rival | None = None) -> Run:
+    """100 clients with curvatures from low to high in bases that differ, ten per round; minus the log10 of the gap to f*."""
     rng = np.random.default_rng(seed)
     N, P, given = 100, 20, trial.options
     common, _ = np.linalg.qr(rng.standard_normal((P, P)))
@@ -165,7 +130,7 @@ def quadratic(trial: Trial, seed: int, algorithm: fv.Algorithm | None) -> Run:
 
     costs, work = fv.Quadratic(A, b), fv.Steps(given["steps"])
     experiment = Experiment(
-        algorithm or fv.FedAvg(),
+        algorithm,
         costs,
         fv.Uniform(10),
         work,
@@ -174,16 +139,14 @@ def quadratic(trial: Trial, seed: int, algorithm: fv.Algorithm | None) -> Run:
         eval_every=0,
         x_init=torch.tensor(start),
     )
-    if algorithm is None:
-        return fedexp(experiment, trial, gap, trial.targets[-1])
-    return play(experiment, trial, gap, trial.targets[-1], only_mean=True)
+    return play(experiment, trial, gap, trial.targets[-1], only_mean=rival is None, rival=rival)
 
 
 def run_of(trial: Trial, seed: int, algorithm: str, settings: dict[str, Any]) -> Run:
     if not trial.quadratic:
         return of_task(trial, seed, algorithm, settings)
-    if algorithm == "fedexp":
-        return quadratic(trial, seed, None)
+    if algorithm in OWN:
+        return quadratic(trial, seed, fv.FedAvg(), OWN[algorithm]())
     said = {name: parse_setting(value) if isinstance(value, str) else value for name, value in settings.items()}
     return quadratic(trial, seed, REGISTRY.get(algorithm)(**said))
 

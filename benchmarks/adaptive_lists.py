@@ -89,6 +89,7 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
     "SCAFFOLD": ("scaffold", {}),
     "FedAvg": ("fedavg", {}),
     "FedExP": ("fedexp", {}),
+    "FedADMM-InSa": ("fedadmm-insa", {}),
 }
 """By the name in tables: the algorithm and its settings. FedVRA has the paper's gamma, and the best a of three on each task."""
 

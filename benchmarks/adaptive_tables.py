@@ -193,7 +193,7 @@ def design_table() -> Table:
                     name: deployed(r, goal) for name in RIVALS if (r := runs.get(f"{trial.name} | {name} | {seed}"))
                 }
                 there = {name: r for name, r in made.items() if r is not None}
-                best.append(min(((r, name) for name, r in there.items()), default=(0, "-")))
+                best.append(min(((r, name) for name, r in there.items()), key=lambda each: each[0], default=(0, "-")))
             unit = " orders" if trial.quadratic else "%"
             rounds = ", ".join(number(deployed(run, goal)) for goal in goals(trial))
             targets = ", ".join(f"{target:g}" for target in trial.targets) + unit
