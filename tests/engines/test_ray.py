@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +107,27 @@ def assert_same(found: fv.History, expected: fv.History) -> None:
         assert {k: v for k, v in a.items() if "seconds" not in k} == {k: v for k, v in b.items() if "seconds" not in k}
 
 
+class After(Callback):
+    """Do something after a round."""
+
+    def __init__(self, when: int, what: Callable[[RayPool], None]) -> None:
+        self.when, self.what = when, what
+
+    def on_round(self, run: Run, record: dict[str, Any]) -> None:
+        if record["round"] == self.when:
+            self.what(run.federation.engine)
+
+
+def everybody(workers: int) -> Callable[[RayPool], None]:
+    """A run begins with the first worker that is ready, and a short one might be over before the others are."""
+
+    def wait(engine: RayPool) -> None:
+        while len(engine.pids()) < workers:
+            time.sleep(0.05)
+
+    return wait
+
+
 CASES = {
     "duals": (small(model="mlp", steps=3), 3),
     "duals, one worker": (small(model="mlp", steps=3), 1),
@@ -123,7 +144,8 @@ CASES = {
 def test_any_number_of_workers_comes_to_the_same_bits(case: str) -> None:
     config, workers = CASES[case]
     e = build(config)
-    assert_same(simulate(e, engine=fv.Ray(workers=workers)), simulate(e, workers=1))
+    found = simulate(e, engine=fv.Ray(workers=workers), callbacks=[After(1, everybody(workers))])
+    assert_same(found, simulate(e, workers=1))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -134,25 +156,15 @@ def test_lambdas_local_statistics_and_bfloat16_rows_travel() -> None:
     problem = fv.Supervised(
         lambda: model, loss=lambda out, target: torch.nn.functional.cross_entropy(out, target), buffers="local"
     )
+    there = {"engine": fv.Ray(workers=2), "memory_limit": 0, "callbacks": [After(1, everybody(2))]}
     found = [
         fv.simulate(
             fv.Scaffold(), problem=problem, data=fv.split(dataset(x, y), fv.IID(), clients=12, seed=0), rounds=4,
             sampler=fv.Uniform(5), work=fv.Steps(2), batch_size=5, state_dtype=torch.bfloat16, **how,
         )
-        for how in ({"workers": 1}, {"engine": fv.Ray(workers=2), "memory_limit": 0})
+        for how in ({"workers": 1}, there)
     ]  # fmt: skip
     assert_same(found[1], found[0])
-
-
-class Kill(Callback):
-    """Kill something before a round."""
-
-    def __init__(self, when: int, what: Any) -> None:
-        self.when, self.what = when, what
-
-    def on_round(self, run: Run, record: dict[str, Any]) -> None:
-        if record["round"] == self.when:
-            self.what(run.federation.engine)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -164,7 +176,7 @@ def test_a_worker_that_is_killed_costs_the_rounds_since_the_last_snapshot(
         os.kill(engine.pids()[0], signal.SIGKILL)
 
     e = build(small())
-    found = simulate(e, 8, engine=fv.Ray(workers=2, snapshot_every=every), callbacks=[Kill(5, kill_one)])
+    found = simulate(e, 8, engine=fv.Ray(workers=2, snapshot_every=every), callbacks=[After(5, kill_one)])
     assert_same(found, simulate(e, 8, workers=1))
     first = 5 if every == 2 else 1
     assert f"rounds {first} to 5 are run again" in caplog.text
@@ -174,9 +186,10 @@ def test_a_node_that_dies_in_the_middle_of_a_run_changes_nothing(cluster: Any, t
     node = cluster.add_node(num_cpus=2)
 
     def kill_node(engine: RayPool) -> None:
+        everybody(6)(engine)
         os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
 
-    execute(small(engine="ray", workers=6), tmp_path / "run", [Kill(5, kill_node)])
+    execute(small(engine="ray", workers=6), tmp_path / "run", [After(5, kill_node)])
     cluster.remove_node(node, allow_graceful=False)
     assert outcome(tmp_path / "run") == outcome(whole)
 
@@ -204,7 +217,8 @@ def test_data_can_be_read_where_it_is_used(tmp_path: Path) -> None:
             file.write("x")
         return build(small()).data
 
-    assert_same(simulate(e, 2, engine=fv.Ray(workers=2, load=load)), simulate(e, 2, workers=1))
+    found = simulate(e, 2, engine=fv.Ray(workers=2, load=load), callbacks=[After(1, everybody(2))])
+    assert_same(found, simulate(e, 2, workers=1))
     assert seen.read_text() == "xx"
 
 
@@ -252,7 +266,7 @@ def test_a_worker_that_ray_kills_to_free_memory_is_one_that_died(monkeypatch: py
 
     monkeypatch.setattr(ray, "get", told_otherwise)
     e = build(small())
-    assert_same(simulate(e, 4, engine=fv.Ray(workers=1), callbacks=[Kill(2, kill_one)]), simulate(e, 4, workers=1))
+    assert_same(simulate(e, 4, engine=fv.Ray(workers=2), callbacks=[After(2, kill_one)]), simulate(e, 4, workers=1))
     assert died
 
 
@@ -283,7 +297,7 @@ def test_a_worker_that_dies_while_somebody_looks_on_changes_no_figure() -> None:
         os.kill(engine.pids()[0], signal.SIGKILL)
 
     e = build(small())
-    found = simulate(e, 6, engine=fv.Ray(workers=2), callbacks=[Kill(3, kill_one), fv.Diagnostics(every=1)])
+    found = simulate(e, 6, engine=fv.Ray(workers=2), callbacks=[After(3, kill_one), fv.Diagnostics(every=1)])
     assert_same(found, simulate(e, 6, workers=1, diagnostics=1))
 
 
@@ -355,6 +369,11 @@ def test_jobs_on_a_cluster_fail_in_a_sentence_and_stop_when_they_are_asked_to(tm
     with (
         pytest.raises(UsageError, match="no machine of the cluster has more than 2 CPUs"),
         Cluster(fv.Ray(), tmp_path, 1, 3),
+    ):
+        pass
+    with (
+        pytest.raises(UsageError, match="a run is to have 2 GPUs, and no machine"),
+        Cluster(fv.Ray(gpus_per_worker=2), tmp_path, 1),
     ):
         pass
     with Cluster(fv.Ray(), tmp_path / "nowhere", runs=4) as cluster, pytest.raises(UsageError, match="is not there on"):

@@ -175,9 +175,8 @@ def connect(address: str | None, cpus: int | None, runtime_env: Mapping[str, Any
         reason = " ".join(str(error).split())[:300]
         if place == LOCAL:
             raise UsageError(f"Ray cannot be started on this machine ({reason}).") from None
-        raise UsageError(
-            f"there is no Ray cluster at {place} that takes us in ({reason}). If it wants a token, set RAY_AUTH_MODE=token."
-        ) from None
+        token = "" if place == "auto" else " If it wants a token, set RAY_AUTH_MODE=token."
+        raise UsageError(f"there is no Ray cluster at {place} that takes us in ({reason}).{token}") from None
     return True
 
 

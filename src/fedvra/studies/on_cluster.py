@@ -53,7 +53,7 @@ class Cluster(Place):
     def at_once(self) -> int:
         there, gpus = self._ray.cluster_resources(), self._engine.gpus_per_worker
         room = there.get("CPU", 0) // self.workers
-        return max(1, int(min(room, there.get("GPU", 0) // gpus) if gpus else room))
+        return max(1, int(min(room, there.get("GPU", 0) / gpus + 1e-9) if gpus else room))
 
     def start(self, job: Job) -> Underway:
         task = self._ray.remote(_play).options(
@@ -66,9 +66,14 @@ class Cluster(Place):
 
     def _share(self) -> int:
         """CPUs of one run."""
-        machines = [int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]]
-        machines = [cpus for cpus in machines if cpus]
+        found = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        machines = [int(cpus) for each in found if (cpus := each.get("CPU", 0))]
         require(bool(machines), "the Ray cluster has no CPUs to run anything on: `ray status` tells.")
+        gpus = self._engine.gpus_per_worker
+        require(
+            max(each.get("GPU", 0) for each in found) >= gpus,
+            f"a run is to have {gpus:g} GPUs, and no machine of the cluster has them: ask for less with --gpus-per-worker.",
+        )
         if isinstance(self._asked, int):
             require(
                 self._asked <= max(machines),
