@@ -102,3 +102,25 @@ def test_three_are_parallel_axes_and_the_best_is_on_top(browser: Any, tmp_path: 
     assert opened.page.locator("#groups button[aria-pressed=true]").count() == 6  # the others are a click away
     opened.plain()
     opened.context.close()
+
+
+@NEEDS_CHROMIUM
+def test_a_search_over_an_option_names_it_in_every_setting(browser: Any, tmp_path: Path) -> None:
+    """Runs that differ in lr are of two experiments, shown together."""
+    for k, lr in enumerate((0.05, 0.1)):
+        store(tmp_path / "runs" / f"setting-{k}" / "seed-0", [0.1, 0.3], lr=lr)
+    plan = {"over": {"lr": ["0.05", "0.1"]}}
+    settings = [
+        {"given": {"lr": lr}, "rounds": 2, "diverged": 0, "judged": 0.3, "rounds_to": None, "folder": f"setting-{k}"}
+        for k, lr in enumerate(plan["over"]["lr"])
+    ]
+    said = {"task": "digits", "algorithm": "fedvra", "judged_by": "test_accuracy", "options": "", "at_the_edge": []}
+    (tmp_path / "runs" / FILE).write_text(
+        json.dumps({"plan": plan, "result": {**said, "target": None, "settings": settings}})
+    )
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    chips = [chip.strip() for chip in opened.page.locator("#groups button").all_inner_texts()]
+    assert chips == ["FedVRA, lr 0.05", "FedVRA, lr 0.1"]
+    assert opened.page.locator("#about").inner_text() == "digits: 2 groups of runs, which differ in lr too"
+    opened.plain()
+    opened.context.close()

@@ -65,13 +65,20 @@ function shownExperiments() {
   return view.experiment < 0 ? content.experiments : [content.experiments[view.experiment]];
 }
 
+/** What tells an experiment from the others shown with it: where all are of one task, the options in its title alone. */
+function apart(experiment) {
+  const [task, ...options] = experiment.title.split(", ");
+  const alone = options.length && shownExperiments().every((other) => other.title.split(", ")[0] === task);
+  return { task: alone ? task : null, options: alone ? options : [experiment.title] };
+}
+
 function allGroups() {
   const experiments = shownExperiments(), together = experiments.length > 1;
   return experiments.flatMap((experiment, e) => experiment.groups.map((group) => {
     return {
       ...group,
       experiment,
-      label: together ? `${group.label}, ${experiment.title}` : group.label,
+      label: together ? [group.label, ...apart(experiment).options].join(", ") : group.label,
       colour: isDark() ? group.look.dark : group.look.light,
       dash: together ? content.dashes[e % content.dashes.length] : group.look.dash, // together, dashes tell experiments apart
     };

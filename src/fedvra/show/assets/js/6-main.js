@@ -11,7 +11,7 @@ function render() {
   $("going").textContent = going.length ? `still running: ${going.map(({ label, round, of }) => `${label}, round ${round} of ${of}`).join("; ")}` : "";
   const seeds = new Set(allGroups().map((group) => group.seeds.length));
   const each = seeds.size === 1 && !seeds.has(1) ? `, ${[...seeds][0]} seeds` : "";
-  $("about").textContent = experiments.length === 1 ? first.about + each : `${experiments.length} experiments, ${allGroups().length} groups of runs`;
+  $("about").textContent = experiments.length === 1 ? first.about + each : aboutAll(experiments);
   drawSearches();
   drawChips();
   drawAxisChoice();
@@ -57,6 +57,14 @@ function status(group) {
   const total = group.seeds.length;
   const notes = [...(allGroups().some((each) => each.seeds.length !== total) ? [total === 1 ? "1 seed" : `${total} seeds`] : []), ...said.map(([word, number]) => (total > 1 ? `${number} ${word}` : word))];
   return notes.length ? ` · ${notes.join(", ")}` : "";
+}
+
+/** Of several experiments at once: what they differ in. */
+function aboutAll(experiments) {
+  const groups = allGroups().length, { task } = apart(experiments[0]);
+  if (task === null) return `${experiments.length} experiments, ${groups} groups of runs`;
+  const names = union(experiments.flatMap((experiment) => apart(experiment).options.map((option) => option.split(" ")[0])));
+  return `${task}: ${groups} groups of runs, which differ in ${names.join(", ")} too`;
 }
 
 /** After a change of what is shown: the keyboard's focus stays on the control that made it. */
