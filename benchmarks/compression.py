@@ -6,15 +6,15 @@
     python benchmarks/compression.py mnist table              the table of the page, from what there is
     python benchmarks/compression.py cifar10 paper 32,2 0     the same on CIFAR-10
 
-The settings are the paper's: non-IID, 100 clients, ten a round. Every run is kept in docs/results/compression-TASK.json as soon
-as it is made; called again, a part goes on from there.
+The settings are the paper's: non-IID, 100 clients, ten a round. Every run is kept in docs/results/compression-TASK.json,
+and what there is of it while it is made; called again, a part goes on after the last one that was finished.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,12 +58,18 @@ STUDIES = {
 }
 
 
-def play(options: dict[str, Any], targets: tuple[int, ...], rounds: int) -> Run:
-    """Up to ``rounds`` rounds, fewer once the last target is reached: the round and the megabytes of upload of each."""
-    found: Run = {"rounds": {}, "MB": {}, "best": 0.0}
+def finished(run: Run, targets: tuple[int, ...], rounds: int) -> bool:
+    return run["played"] >= rounds or str(targets[-1]) in run["rounds"]
+
+
+def play(options: dict[str, Any], targets: tuple[int, ...], rounds: int) -> Iterator[Run]:
+    """Up to ``rounds`` rounds, fewer once the last target is reached; after each: the round and the megabytes of upload of
+    every target so far.
+    """
+    found: Run = {"rounds": {}, "MB": {}, "best": 0.0, "played": 0}
     up = 0
     with closing(Federation(build(configure(options)), workers=1)) as federation:
-        while federation.state.round < rounds and str(targets[-1]) not in found["rounds"]:
+        while not finished(found, targets, rounds):
             record = federation.round()
             up += record["bytes_up"]
             accuracy = record.get("model_accuracy", record["test_accuracy"])
@@ -72,7 +78,8 @@ def play(options: dict[str, Any], targets: tuple[int, ...], rounds: int) -> Run:
                 if accuracy >= target / 100 and str(target) not in found["rounds"]:
                     found["rounds"][str(target)] = record["round"]
                     found["MB"][str(target)] = round(up / 1e6, 2)
-    return {**found, "played": federation.state.round}
+            found["played"] = record["round"]
+            yield found
 
 
 def options_of(study: Study, algorithm: str, bits: str, seed: int) -> dict[str, Any]:
@@ -90,13 +97,20 @@ def make(study: Study, algorithms: Iterable[str], widths: str, seeds: Iterable[i
         for algorithm in algorithms:
             for bits in widths.split(","):
                 name = f"{algorithm}, {bits} bits, seed {seed}"
-                if name not in runs:
-                    runs[name] = play(options_of(study, algorithm, bits, seed), study.targets, rounds)
-                    study.results.parent.mkdir(parents=True, exist_ok=True)
-                    study.results.write_text(
-                        json.dumps(runs, indent=0).replace(",\n", ", ").replace('}, "fed', '},\n"fed') + "\n"
-                    )
-                    print(name, runs[name], flush=True)
+                if name in runs and finished(runs[name], study.targets, rounds):
+                    continue
+                for run in play(options_of(study, algorithm, bits, seed), study.targets, rounds):
+                    runs[name] = run
+                    write(study, runs)
+                print(name, runs[name], flush=True)
+
+
+def write(study: Study, runs: dict[str, Run]) -> None:
+    lines = [f"{json.dumps(name)}: {json.dumps(run)}" for name, run in runs.items()]
+    study.results.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = study.results.with_suffix(".tmp")
+    unfinished.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    unfinished.replace(study.results)
 
 
 def table(study: Study) -> str:
@@ -104,7 +118,7 @@ def table(study: Study) -> str:
     runs = study.stored()
     goals = " / ".join(str(target) for target in study.targets)
     lines = [
-        f"| algorithm | bits | seeds | rounds to {goals}% | upload to {goals}%, MB | best, % |",
+        f"| algorithm | bits | seeds | rounds to {goals}% | upload to {goals}%, MB | best, % (rounds played) |",
         "|---|---|---|---|---|---|",
     ]
     for algorithm in dict.fromkeys(name.split(", ")[0] for name in runs):
@@ -113,8 +127,8 @@ def table(study: Study) -> str:
             if own:
                 rounds = " / ".join(_mean(own, "rounds", target, ".0f") for target in study.targets)
                 upload = " / ".join(_mean(own, "MB", target, ".1f") for target in study.targets)
-                best = mean(100 * run["best"] for run in own)
-                lines.append(f"| {algorithm} | {bits} | {len(own)} | {rounds} | {upload} | {best:.1f} |")
+                best, played = mean(100 * run["best"] for run in own), max(run["played"] for run in own)
+                lines.append(f"| {algorithm} | {bits} | {len(own)} | {rounds} | {upload} | {best:.1f} ({played}) |")
     return "\n".join(lines)
 
 
