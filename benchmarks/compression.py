@@ -7,7 +7,8 @@
     python benchmarks/compression.py cifar10 paper 32,2 0     the same on CIFAR-10
 
 The settings are the paper's: non-IID, 100 clients, ten a round. Every run is kept in docs/results/compression-TASK.json,
-and what there is of it while it is made; called again, a part goes on after the last one that was finished.
+and what there is of it while it is made; called again, a part goes on after the last one that was finished. What was not run at
+32 bits here is taken from the runs of tables 2 and 3 (docs/results/table2.json, table3.json), which have the same settings.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ from fedvra.runs.config import build, configure
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 MESSAGES = {"32": None, "8": "quantize:8", "4": "quantize:4", "2": "quantize:2", "4 of 37%": "topk:0.37+quantize:4"}
 """Bits per number, perhaps of the largest alone, and how to ask for them."""
+LABELS = {
+    "fedvra paper": "FedVRA, paper",
+    "fedvra auto": "FedVRA, auto",
+    "feddyn": "FedDyn",
+    "scaffold": "SCAFFOLD",
+    "fedavg": "FedAvg",
+}
 Run = dict[str, Any]
 
 
@@ -40,6 +48,9 @@ class Study:
     targets: tuple[int, ...]
     rounds: int
     rounds_of_others: int
+    table: str
+    """Where the paper's algorithms were run without compression, in the same setting."""
+    parameters: int
 
     @property
     def results(self) -> Path:
@@ -52,8 +63,8 @@ class Study:
 STUDIES = {
     study.task: study
     for study in (
-        Study("mnist", {"gamma": 0.1, "a": 10, "d": 10}, (90, 95, 97), 150, 100),
-        Study("cifar10", {"gamma": 0.1, "a": 7, "d": 10}, (30, 40, 50), 60, 60),
+        Study("mnist", {"gamma": 0.1, "a": 10, "d": 10}, (90, 95, 97), 150, 100, "table3", 199_210),
+        Study("cifar10", {"gamma": 0.1, "a": 7, "d": 10}, (30, 40, 50), 60, 60, "table2", 878_538),
     )
 }
 
@@ -113,22 +124,43 @@ def write(study: Study, runs: dict[str, Run]) -> None:
     unfinished.replace(study.results)
 
 
+def uncompressed(study: Study) -> dict[str, Run]:
+    """The runs of the paper's table, by the names that they would have here, as far as they would be played."""
+    found: dict[str, Run] = {}
+    rows = {"fedvra": "fedvra paper", "feddyn": "feddyn", "fedavg": "fedavg", "scaffold": "scaffold"}
+    for run in json.loads((RESULTS / f"{study.table}.json").read_text())["runs"]:
+        if run["case"] == "noniid" and run["row"] in rows:
+            rounds = study.rounds if run["row"] == "fedvra" else study.rounds_of_others
+            curve = run["metrics"]["test_accuracy"]
+            own: Run = {"rounds": {}, "MB": {}, "best": max(curve[:rounds]), "played": min(rounds, len(curve))}
+            for target in study.targets:
+                first = next((k for k, accuracy in enumerate(curve, start=1) if accuracy >= target / 100), None)
+                if first is not None:
+                    own["rounds"][str(target)] = first
+                    own["MB"][str(target)] = first * run["config"]["cohort"] * study.parameters * 4 / 1e6
+            found[f"{rows[run['row']]}, 32 bits, seed {run['seed']}"] = own
+    return found
+
+
 def table(study: Study) -> str:
     """One row per algorithm and bits, means over the seeds there are; a dash where a target was not reached by all."""
     runs = study.stored()
+    given = {name.partition(",")[0] for name in runs if ", 32 bits" in name}
+    more = {name: run for name, run in uncompressed(study).items() if name.partition(",")[0] not in given}
+    runs |= more
     goals = " / ".join(str(target) for target in study.targets)
     lines = [
-        f"| algorithm | bits | seeds | rounds to {goals}% | upload to {goals}%, MB | best, % (rounds played) |",
+        f"| algorithm | bits | seeds | rounds to {goals}% | upload to {goals}%, MB | best, % (within rounds) |",
         "|---|---|---|---|---|---|",
     ]
-    for algorithm in dict.fromkeys(name.split(", ")[0] for name in runs):
+    for algorithm, label in LABELS.items():
         for bits in MESSAGES:
             own = [run for name, run in runs.items() if name.startswith(f"{algorithm}, {bits} bits")]
             if own:
                 rounds = " / ".join(_mean(own, "rounds", target, ".0f") for target in study.targets)
                 upload = " / ".join(_mean(own, "MB", target, ".1f") for target in study.targets)
                 best, played = mean(100 * run["best"] for run in own), max(run["played"] for run in own)
-                lines.append(f"| {algorithm} | {bits} | {len(own)} | {rounds} | {upload} | {best:.1f} ({played}) |")
+                lines.append(f"| {label} | {bits} | {len(own)} | {rounds} | {upload} | {best:.1f} ({played}) |")
     return "\n".join(lines)
 
 
