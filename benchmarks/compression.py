@@ -6,15 +6,16 @@
     python benchmarks/compression.py mnist table              the table of the page, from what there is
     python benchmarks/compression.py cifar10 paper 32,2 0     the same on CIFAR-10
 
-The settings are the paper's: non-IID, 100 clients, ten a round. Every run is kept in docs/results/compression-TASK.json as soon
-as it is made; called again, a part goes on from there.
+The settings are the paper's: non-IID, 100 clients, ten a round. Every run is kept in docs/results/compression-TASK.json,
+and what there is of it while it is made; called again, a part goes on after the last one that was finished. What was not run at
+32 bits here is taken from the runs of tables 2 and 3 (docs/results/table2.json, table3.json), which have the same settings.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,13 @@ from fedvra.runs.config import build, configure
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 MESSAGES = {"32": None, "8": "quantize:8", "4": "quantize:4", "2": "quantize:2", "4 of 37%": "topk:0.37+quantize:4"}
 """Bits per number, perhaps of the largest alone, and how to ask for them."""
+LABELS = {
+    "fedvra paper": "FedVRA, paper",
+    "fedvra auto": "FedVRA, auto",
+    "feddyn": "FedDyn",
+    "scaffold": "SCAFFOLD",
+    "fedavg": "FedAvg",
+}
 Run = dict[str, Any]
 
 
@@ -40,6 +48,9 @@ class Study:
     targets: tuple[int, ...]
     rounds: int
     rounds_of_others: int
+    table: str
+    """Where the paper's algorithms were run without compression, in the same setting."""
+    parameters: int
 
     @property
     def results(self) -> Path:
@@ -52,18 +63,24 @@ class Study:
 STUDIES = {
     study.task: study
     for study in (
-        Study("mnist", {"gamma": 0.1, "a": 10, "d": 10}, (90, 95, 97), 150, 100),
-        Study("cifar10", {"gamma": 0.1, "a": 7, "d": 10}, (30, 40, 50), 60, 60),
+        Study("mnist", {"gamma": 0.1, "a": 10, "d": 10}, (90, 95, 97), 150, 100, "table3", 199_210),
+        Study("cifar10", {"gamma": 0.1, "a": 7, "d": 10}, (30, 40, 50), 60, 60, "table2", 878_538),
     )
 }
 
 
-def play(options: dict[str, Any], targets: tuple[int, ...], rounds: int) -> Run:
-    """Up to ``rounds`` rounds, fewer once the last target is reached: the round and the megabytes of upload of each."""
-    found: Run = {"rounds": {}, "MB": {}, "best": 0.0}
+def finished(run: Run, targets: tuple[int, ...], rounds: int) -> bool:
+    return run["played"] >= rounds or str(targets[-1]) in run["rounds"]
+
+
+def play(options: dict[str, Any], targets: tuple[int, ...], rounds: int) -> Iterator[Run]:
+    """Up to ``rounds`` rounds, fewer once the last target is reached; after each: the round and the megabytes of upload of
+    every target so far.
+    """
+    found: Run = {"rounds": {}, "MB": {}, "best": 0.0, "played": 0}
     up = 0
     with closing(Federation(build(configure(options)), workers=1)) as federation:
-        while federation.state.round < rounds and str(targets[-1]) not in found["rounds"]:
+        while not finished(found, targets, rounds):
             record = federation.round()
             up += record["bytes_up"]
             accuracy = record.get("model_accuracy", record["test_accuracy"])
@@ -72,7 +89,8 @@ def play(options: dict[str, Any], targets: tuple[int, ...], rounds: int) -> Run:
                 if accuracy >= target / 100 and str(target) not in found["rounds"]:
                     found["rounds"][str(target)] = record["round"]
                     found["MB"][str(target)] = round(up / 1e6, 2)
-    return {**found, "played": federation.state.round}
+            found["played"] = record["round"]
+            yield found
 
 
 def options_of(study: Study, algorithm: str, bits: str, seed: int) -> dict[str, Any]:
@@ -90,31 +108,59 @@ def make(study: Study, algorithms: Iterable[str], widths: str, seeds: Iterable[i
         for algorithm in algorithms:
             for bits in widths.split(","):
                 name = f"{algorithm}, {bits} bits, seed {seed}"
-                if name not in runs:
-                    runs[name] = play(options_of(study, algorithm, bits, seed), study.targets, rounds)
-                    study.results.parent.mkdir(parents=True, exist_ok=True)
-                    study.results.write_text(
-                        json.dumps(runs, indent=0).replace(",\n", ", ").replace('}, "fed', '},\n"fed') + "\n"
-                    )
-                    print(name, runs[name], flush=True)
+                if name in runs and finished(runs[name], study.targets, rounds):
+                    continue
+                for run in play(options_of(study, algorithm, bits, seed), study.targets, rounds):
+                    runs[name] = run
+                    write(study, runs)
+                print(name, runs[name], flush=True)
+
+
+def write(study: Study, runs: dict[str, Run]) -> None:
+    lines = [f"{json.dumps(name)}: {json.dumps(run)}" for name, run in runs.items()]
+    study.results.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = study.results.with_suffix(".tmp")
+    unfinished.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    unfinished.replace(study.results)
+
+
+def uncompressed(study: Study) -> dict[str, Run]:
+    """The runs of the paper's table, by the names that they would have here, as far as they would be played."""
+    found: dict[str, Run] = {}
+    rows = {"fedvra": "fedvra paper", "feddyn": "feddyn", "fedavg": "fedavg", "scaffold": "scaffold"}
+    for run in json.loads((RESULTS / f"{study.table}.json").read_text())["runs"]:
+        if run["case"] == "noniid" and run["row"] in rows:
+            rounds = study.rounds if run["row"] == "fedvra" else study.rounds_of_others
+            curve = run["metrics"]["test_accuracy"]
+            own: Run = {"rounds": {}, "MB": {}, "best": max(curve[:rounds]), "played": min(rounds, len(curve))}
+            for target in study.targets:
+                first = next((k for k, accuracy in enumerate(curve, start=1) if accuracy >= target / 100), None)
+                if first is not None:
+                    own["rounds"][str(target)] = first
+                    own["MB"][str(target)] = first * run["config"]["cohort"] * study.parameters * 4 / 1e6
+            found[f"{rows[run['row']]}, 32 bits, seed {run['seed']}"] = own
+    return found
 
 
 def table(study: Study) -> str:
     """One row per algorithm and bits, means over the seeds there are; a dash where a target was not reached by all."""
     runs = study.stored()
+    given = {name.partition(",")[0] for name in runs if ", 32 bits" in name}
+    more = {name: run for name, run in uncompressed(study).items() if name.partition(",")[0] not in given}
+    runs |= more
     goals = " / ".join(str(target) for target in study.targets)
     lines = [
-        f"| algorithm | bits | seeds | rounds to {goals}% | upload to {goals}%, MB | best, % |",
+        f"| algorithm | bits | seeds | rounds to {goals}% | upload to {goals}%, MB | best, % (within rounds) |",
         "|---|---|---|---|---|---|",
     ]
-    for algorithm in dict.fromkeys(name.split(", ")[0] for name in runs):
+    for algorithm, label in LABELS.items():
         for bits in MESSAGES:
             own = [run for name, run in runs.items() if name.startswith(f"{algorithm}, {bits} bits")]
             if own:
                 rounds = " / ".join(_mean(own, "rounds", target, ".0f") for target in study.targets)
                 upload = " / ".join(_mean(own, "MB", target, ".1f") for target in study.targets)
-                best = mean(100 * run["best"] for run in own)
-                lines.append(f"| {algorithm} | {bits} | {len(own)} | {rounds} | {upload} | {best:.1f} |")
+                best, played = mean(100 * run["best"] for run in own), max(run["played"] for run in own)
+                lines.append(f"| {label} | {bits} | {len(own)} | {rounds} | {upload} | {best:.1f} ({played}) |")
     return "\n".join(lines)
 
 
