@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -85,6 +86,7 @@ def bfloat16_kernels() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+@cache
 def onednn_linear() -> Any:
     """oneDNN's ``linear(a, w, bias, "none", [], "")``: a @ w.T + bias in new memory. None where torch is without oneDNN."""
     packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.enabled else None

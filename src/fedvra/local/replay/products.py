@@ -72,7 +72,11 @@ def adding(w: Tensor, a: Tensor, b: Tensor) -> Callable[..., Tensor]:
 
 
 def _addmm_(w: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
-    a, b = (a * alpha, b) if a.numel() <= b.numel() else (a, b * alpha)  # the smaller, and w is passed over once
+    # The smaller factor is scaled, so that w is passed over once; rows of a in order are what oneDNN is fastest with.
+    if a.numel() <= b.numel():
+        a = torch.mul(a, alpha, out=a.new_empty(a.shape))
+    else:
+        b = b * alpha
     product = _product(a, b)
     return w.copy_(product) if beta == 0 else torch.add(product, w, alpha=beta, out=w)
 
