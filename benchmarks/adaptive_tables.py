@@ -1,11 +1,13 @@
 """The figure of docs/adaptive-how.md, to docs/images, and the tables of docs/adaptive-study.md, to standard output.
 
 python benchmarks/adaptive_tables.py
+python benchmarks/adaptive_tables.py write    into the page, each in the place of the table with the same head
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +25,7 @@ from fedvra.show.style import ramp
 from fedvra.theory.multiplier import second_moments, strongest
 
 IMAGES = RESULTS.parent / "images"
+PAGE = RESULTS.parent / "adaptive-study.md"
 Table = Iterator[str]
 """The lines of a table in Markdown."""
 SETTLED = 20
@@ -242,7 +245,22 @@ def row(*cells: Any) -> str:
 TABLES = (verdict_table, rivals_table, held_out_table, design_table, ablation_table)
 """As docs/adaptive-study.md shows them, line by line."""
 
+
+def with_tables(page: str) -> str:
+    """The page with the tables of the runs that are kept now."""
+    lines = page.splitlines()
+    for table in TABLES:
+        made = [line for line in table() if line]
+        start = lines.index(made[0])
+        end = next(k for k in range(start, len(lines)) if not lines[k].startswith("|"))
+        lines[start:end] = made
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     stability_figure()
-    for lines in TABLES:
-        print("\n".join(lines()))
+    if sys.argv[1:] == ["write"]:
+        PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        for lines in TABLES:
+            print("\n".join(lines()))

@@ -1,4 +1,4 @@
-"""The study of docs/adaptive-study.md is the code's: its tables are those of the kept runs, which can be made again."""
+"""The studies of auto and of the model to deploy are the code's: tables are those of the kept runs, which can be made again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,33 @@ def load(name: str) -> ModuleType:
 
 
 def test_tables_of_the_page_are_those_of_the_runs() -> None:
-    for table in load("adaptive_tables").TABLES:
+    for table in (*load("adaptive_tables").TABLES, load("adaptive_u").table):
         lines = [line for line in table() if line]
         start = PAGE.index(lines[0])
         assert PAGE[start : start + len(lines)] == lines, (
             f"docs/adaptive-study.md: put the output of {table.__name__} there"
         )
         assert not PAGE[start + len(lines)].startswith("|")
+
+
+def test_tables_are_put_where_older_ones_were() -> None:
+    page = "\n".join(PAGE) + "\n"
+    head = PAGE.index("| to be reached | reached |")
+    older = "\n".join([*PAGE[: head + 2], "| something | else |", *PAGE[head + 4 :]]) + "\n"
+    assert load("adaptive_tables").with_tables(older) == page
+
+
+def test_rows_about_the_model_to_deploy_are_those_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page leaves out some factors, and the column that names the task."""
+    load("deploy").table()
+    made = {line for line in capsys.readouterr().out.splitlines() if line.startswith("|")}
+    made |= {"| " + line.split(" | ", 1)[1] for line in made}
+    page = (ROOT / "docs/deploy.md").read_text(encoding="utf-8").split("\n## ")[1]
+    rows = [
+        line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| algorithm", "| ---"))
+    ]
+    assert len(rows) == 4 * 5 * 4  # tasks, algorithms, models
+    assert [line for line in rows if line not in made] == []
 
 
 @pytest.mark.parametrize("name", ["quadratics, mild", "quadratics, stiff"])
