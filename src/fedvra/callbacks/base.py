@@ -35,6 +35,9 @@ class Server(Protocol):
     counts: Ints
     deployed: Deployed | None
 
+    @property
+    def model(self) -> Deployed: ...
+
 
 @dataclass(eq=False)
 class Run:
@@ -119,7 +122,7 @@ class Run:
         """The model one would deploy, as it is now."""
         assert self.experiment is not None
         assert self.server is not None
-        model = (self.server.deployed or Deployed(self.server.x0, self.server.aux)).to("cpu")
+        model = self.server.model.to("cpu")
         return module_of(self.experiment.problem, model.x, model.aux)
 
 

@@ -29,6 +29,7 @@ VERBS = (
     "tune",
     "resume",
     "report",
+    "export",
     "reproduce",
     "check",
     "tasks",

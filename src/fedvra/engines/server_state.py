@@ -32,3 +32,8 @@ class ServerState:
     """The way in which all workers take local steps."""
     time: float = 0.0
     """Simulated seconds gone by, where there is a system to tell."""
+
+    @property
+    def model(self) -> Deployed:
+        """The model that the run is for."""
+        return self.deployed or Deployed(self.x0, self.aux)

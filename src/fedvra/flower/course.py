@@ -24,8 +24,8 @@ from fedvra.engines.cohort_work import traffic
 from fedvra.flower.count_uploads import Outcome
 from fedvra.flower.evaluating import labelled
 from fedvra.flower.exchange import exchange
-from fedvra.flower.run_files import RunFiles, VoidRounds, begin_or_resume, is_void, state_dict_of
-from fedvra.problems.base import Problem
+from fedvra.flower.run_files import RunFiles, VoidRounds, begin_or_resume, is_void
+from fedvra.problems.base import Problem, state_dict_of
 from fedvra.runs.files import Record
 
 if TYPE_CHECKING:

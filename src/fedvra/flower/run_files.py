@@ -13,14 +13,11 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
 from fedvra.callbacks.base import Callback, Run
 from fedvra.callbacks.records import Records
-from fedvra.core.deploy import Deployed
-from fedvra.core.errors import StopRun, UsageError
+from fedvra.core.errors import StopRun
 from fedvra.flower.private import private_files
-from fedvra.problems.base import Problem, module_of
+from fedvra.problems.base import state_dict_of
 from fedvra.runs.described import config_of
 from fedvra.runs.files import Record, RunFolder
 from fedvra.show.page import FILE as REPORT
@@ -65,14 +62,6 @@ def export_model(strategy: Strategy) -> None:
     """Write the model as it is in the books."""
     with private_files(strategy.folder):
         save_model(state_dict_of(strategy.experiment.problem, strategy.books.model), strategy.folder / MODEL)
-
-
-def state_dict_of(problem: Problem, model: Deployed) -> dict[str, Tensor]:
-    """A model under the names of its module; flat, as x0, where there is none."""
-    try:
-        return dict(module_of(problem, model.x, model.aux).state_dict())
-    except UsageError:
-        return {"x0": model.x}
 
 
 class RunFiles(Callback):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from fedvra.core.cohort import Ints
+from fedvra.core.deploy import Deployed
 from fedvra.core.errors import UsageError
 from fedvra.core.objects import Value
 from fedvra.local.protocol import Solver, SolverSettings
@@ -169,3 +170,10 @@ def module_of(problem: Problem, x_P: Tensor, aux_K: Tensor | None) -> nn.Module:
     raise UsageError(
         f"{type(problem).__name__} has no model: use history.x0, and history.y where there is a second block."
     )
+
+
+def state_dict_of(problem: Problem, model: Deployed) -> dict[str, Tensor]:
+    """A model under the names of its module; flat, as x0, where there is none."""
+    if isinstance(problem, HasModel):
+        return dict(problem.to_module(model.x, model.aux).state_dict())
+    return {"x0": model.x}

@@ -27,11 +27,13 @@ from fedvra.data.picture import picture
 from fedvra.engines import checkpoint, fingerprint
 from fedvra.engines.experiment import Experiment
 from fedvra.engines.federation import Federation
+from fedvra.problems.base import state_dict_of
 from fedvra.runs.config import build, make_engine
 from fedvra.runs.described import config_of
 from fedvra.runs.files import Record, RunFolder, RunSummary, finite, write_json
 from fedvra.runs.options import RunConfig
 from fedvra.state.folders import make_folder, next_free, require_unused, require_writable
+from fedvra.state.model_file import save_model
 from fedvra.studies.stopping import stop_on_signal
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "RunSummary",
     "check",
     "execute",
+    "export",
     "finite",
     "make_folder",
     "next_free",
@@ -118,10 +121,8 @@ def resume(
 @contextmanager
 def resumed(config: RunConfig, folder: RunFolder, experiment: Experiment | None = None) -> Iterator[Federation]:
     """The federation of a run in a folder that is ours, as it was at its last intact checkpoint."""
-    with _opened(config, folder, experiment) as federation:
-        folder.require_same(federation.experiment)
-        done = checkpoint.restore(federation, folder.checkpoints, up_to=len(folder.metrics()))
-        option = "rounds" if config.python else "--rounds"
+    with _restored(config, folder, experiment) as federation:
+        done, option = federation.state.round, "rounds" if config.python else "--rounds"
         require(config.rounds >= done, f"{folder.path} is at round {done} already: {option} must be at least that.")
         if done < config.rounds:
             federation.preflight()
@@ -143,6 +144,16 @@ def begun_or_resumed(
         if ended is None:
             folder.write_config(config)
         yield federation, ended
+
+
+def export(out: str | Path, path: str | Path) -> tuple[Path, int]:
+    """Write the model that the run in ``out`` is for, as of its last intact checkpoint; returns the file and that round."""
+    folder = RunFolder(out)
+    with folder.locked(), _restored(folder.config(workers=1, engine="local"), folder) as federation:
+        state = federation.state
+        require(state.round > 0, f"{folder.path} has no checkpoint to export: `fedvra resume` comes to one.")
+        file = save_model(state_dict_of(federation.experiment.problem, state.model), path)
+        return file, state.round
 
 
 def options_of(experiment: Experiment, **options: Any) -> RunConfig:
@@ -223,6 +234,15 @@ def followers(config: RunConfig, folder: RunFolder, callbacks: Callbacks) -> lis
         *own,
         Checkpoints(folder, config.checkpoint_every),
     ]
+
+
+@contextmanager
+def _restored(config: RunConfig, folder: RunFolder, experiment: Experiment | None = None) -> Iterator[Federation]:
+    """The federation of a run as it was at its last intact checkpoint."""
+    with _opened(config, folder, experiment) as federation:
+        folder.require_same(federation.experiment)
+        checkpoint.restore(federation, folder.checkpoints, up_to=len(folder.metrics()))
+        yield federation
 
 
 @contextmanager
