@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -141,8 +141,23 @@ def test_constants_are_written_and_read() -> None:
     assert parse_setting(repr(other)) == other
     with pytest.raises(UsageError, match=r"option of the policy 'auto'.*reach"):
         parse_setting("auto:reach=3")
-    with pytest.raises(UsageError, match="strongest of auto must be"):
-        Auto(strongest=math.nan)
+
+
+@pytest.mark.parametrize("field", fields(Auto), ids=lambda field: field.name)
+def test_constants_that_make_no_sense_are_refused(field: Field[float]) -> None:
+    for wrong in (-1.0, math.nan, math.inf):
+        with pytest.raises(UsageError, match=rf"{field.name} of auto must be a finite number >=? 0, got {wrong:g}\."):
+            Auto(**{field.name: wrong})
+    if field.name in ("first", "strongest"):  # sigma itself
+        with pytest.raises(UsageError, match=f"{field.name} of auto must be a finite number > 0, got 0"):
+            Auto(**{field.name: 0.0})
+    else:
+        Auto(**{field.name: 0.0})
+
+
+def test_sigma_does_not_leap() -> None:
+    with pytest.raises(UsageError, match="grow of auto, of log sigma per round, must be at most 1, got 10000"):
+        parse_setting("auto:grow=1e4")
 
 
 def test_the_page_has_the_rules_and_the_constants_of_the_code() -> None:

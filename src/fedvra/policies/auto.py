@@ -48,8 +48,12 @@ class Auto(ForFedVRA):
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            require(math.isfinite(getattr(self, field.name)), f"{field.name} of auto must be a finite number.")
+        for name in (field.name for field in fields(self)):
+            least = "> 0" if name in ("first", "strongest") else ">= 0"
+            value = getattr(self, name)
+            fits = math.isfinite(value) and (value > 0 if least == "> 0" else value >= 0)
+            require(fits, f"{name} of auto must be a finite number {least}, got {value:g}.")
+        require(self.grow <= 1, f"grow of auto, of log sigma per round, must be at most 1, got {self.grow:g}.")
 
     def __repr__(self) -> str:
         """As the command line writes it: ``auto``, or ``auto:strongest=1.5`` with what differs from the default."""
