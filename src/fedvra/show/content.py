@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -17,7 +18,7 @@ from fedvra.runs.cache import Stored
 from fedvra.runs.files import Record, RunFolder
 from fedvra.runs.history import bytes_to, numbers, sent, series
 from fedvra.show.clients import picture
-from fedvra.show.comparison import header, same_metrics
+from fedvra.show.comparison import header, same_metrics, upwards
 from fedvra.show.curves import mean_curve
 from fedvra.show.gather import Experiment, Group, shown
 from fedvra.show.made import made
@@ -87,6 +88,7 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
         "clients": picture(groups),
         "config": _config(groups),
         "header": header(targets, rows),
+        "upwards": [False, *upwards(rows)],
         "csv": {"before": csv.before, "after": csv.after},
         "latex": {"before": latex.before, "after": latex.after},
         "groups": [
@@ -277,8 +279,11 @@ def _statuses(runs: Sequence[Stored]) -> list[str]:
     return list(dict.fromkeys(run.status for run in runs))
 
 
-def _spread(spread: Spread | None) -> Mapping[str, float] | None:
-    return None if spread is None else {"mean": spread.mean, "std": spread.std, "runs": spread.runs}
+def _spread(spread: Spread | None) -> Mapping[str, float | None] | None:
+    """JSON has no infinity: a mean that is beyond all others is null."""
+    if spread is None:
+        return None
+    return {"mean": spread.mean if math.isfinite(spread.mean) else None, "std": spread.std, "runs": spread.runs}
 
 
 def _reached(reached: Reached | None) -> Mapping[str, Any] | None:
