@@ -87,7 +87,7 @@ function drawHeadlines() {
     const among = best(values, highest), winners = groups.filter((group, k) => among.has(k));
     const sorted = winners.sort((a, b) => (value(a).mean - value(b).mean) * (highest ? -1 : 1));
     if (!sorted.length) said.push([what, "all alike", text(value(known[0]))]);
-    else said.push([what, sorted[0].label, text(value(sorted[0])), sorted.slice(1).map((group) => group.label)]);
+    else said.push([what, sorted[0].label, text(value(sorted[0])), sorted.length > 2 && sorted.length === known.length ? ["all others"] : sorted.slice(1).map((group) => group.label)]);
   };
   tell("Best final accuracy", (group) => group.final, percentText, true);
   tell(`Fewest rounds to ${targetWords(view.target)}`, (group) => group.rounds_to[view.target], (reached) => reached.text);
