@@ -122,9 +122,9 @@ def heading(experiment: Experiment) -> str:
 def _going(group: Group) -> dict[str, Any] | None:
     """How far a run is that has not ended, as far as its files tell."""
     going = [run for run in group.runs if run.status == "interrupted"]
-    if not going:
-        return None
-    return {"label": group.label, "round": max(run.rounds for run in going), "of": group.config.rounds}
+    return (
+        {"label": group.label, "round": max(run.rounds for run in going), "of": group.config.rounds} if going else None
+    )
 
 
 def _group(group: Group, targets: Sequence[Target], beside: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -239,8 +239,7 @@ def _bytes_to(group: Group, targets: Sequence[Target]) -> dict[str, dict[str, An
 
 
 def _seconds_per_round(run: Stored) -> float | None:
-    """None of one that diverged in its first."""
-    return run.seconds / run.rounds if run.rounds else None
+    return run.seconds / run.rounds if run.rounds else None  # None of one that diverged in its first
 
 
 def _training_share(metrics: Sequence[Record]) -> float | None:
@@ -280,10 +279,10 @@ def _statuses(runs: Sequence[Stored]) -> list[str]:
 
 
 def _spread(spread: Spread | None) -> Mapping[str, float | None] | None:
-    """JSON has no infinity: a mean that is beyond all others is null."""
     if spread is None:
         return None
-    return {"mean": spread.mean if math.isfinite(spread.mean) else None, "std": spread.std, "runs": spread.runs}
+    mean = spread.mean if math.isfinite(spread.mean) else None  # JSON has no infinity
+    return {"mean": mean, "std": spread.std, "runs": spread.runs}
 
 
 def _reached(reached: Reached | None) -> Mapping[str, Any] | None:
