@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -279,10 +278,7 @@ def _statuses(runs: Sequence[Stored]) -> list[str]:
 
 
 def _spread(spread: Spread | None) -> Mapping[str, float | None] | None:
-    if spread is None:
-        return None
-    mean = spread.mean if math.isfinite(spread.mean) else None  # JSON has no infinity
-    return {"mean": mean, "std": spread.std, "runs": spread.runs}
+    return None if spread is None else spread.to_dict()
 
 
 def _reached(reached: Reached | None) -> Mapping[str, Any] | None:

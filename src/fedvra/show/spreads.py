@@ -28,6 +28,10 @@ class Spread:
             return None
         return cls(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else 0.0, len(found))
 
+    def to_dict(self) -> dict[str, float | None]:
+        """For JSON, which has no infinity: the mean is None where it is beyond all others."""
+        return {"mean": self.mean if math.isfinite(self.mean) else None, "std": self.std, "runs": self.runs}
+
     def text(self, digits: int, scale: float = 1.0) -> str:
         mean = f"{scale * self.mean:.{digits}f}"
         return f"{mean} ± {scale * self.std:.{digits}f}" if self.runs > 1 else mean
