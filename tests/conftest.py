@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from fedvra.studies.execution import execute
 from small_run import small
 
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and tables go by
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")  # a busy machine is no failure, and every run tries the same examples
 
 
 @pytest.fixture

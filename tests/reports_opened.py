@@ -41,8 +41,12 @@ class Opened:
 
     def copied(self, button: str) -> str:
         self.page.get_by_role("button", name=button).click()
-        self.page.wait_for_function("document.getElementById('copied').textContent !== ''")
+        self.until("document.getElementById('copied').textContent !== ''")
         return str(self.page.evaluate("navigator.clipboard.readText()"))
+
+    def until(self, condition: str) -> None:
+        """As a function: bare text is evaluated anew at every look, and the page's policy allows the first alone."""
+        self.page.wait_for_function(f"() => {condition}")
 
     def overflow(self) -> int:
         return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))

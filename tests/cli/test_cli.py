@@ -78,6 +78,14 @@ def test_every_field_of_the_config_is_an_option_of_run() -> None:
     assert not written_by_runs & options
 
 
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("path", every_command(), ids=" ".join)
+def test_help_fits_a_terminal(path: list[str], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = ok(*path, "--help").output.splitlines()
+    assert [line for line in lines if len(line) > width] == []
+
+
 HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "rich")
 
 
@@ -106,6 +114,8 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
         ["check", "digitz"],
         ["reproduce", "tabel3"],
         ["data", "show", "digitz"],
+        ["data", "shwo"],
+        ["federation", "statsu"],
     ],
     ids=" ".join,
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from fedvra.show.page import write_report
-from reports_opened import NEEDS_CHROMIUM, Opened
+from reports_opened import NEEDS_CHROMIUM, PHONE, Opened
 from runs_on_disk import add, store
 
 pytestmark = NEEDS_CHROMIUM
@@ -35,7 +36,7 @@ def test_a_run_that_rises_at_once_and_collapses_is_seen(browser: Any, tmp_path: 
 def test_one_that_diverged_neither_stretches_an_axis_nor_wins(browser: Any, tmp_path: Path) -> None:
     wild = [2.0, 1e9, 1e31]
     store(
-        tmp_path / "runs" / "1", [0.3, 0.2, 0.1], status="diverged", losses=wild, message="x0 is not finite, so: stop."
+        tmp_path / "runs" / "1", [0.6, 0.2, 0.1], status="diverged", losses=wild, message="x0 is not finite, so: stop."
     )
     store(tmp_path / "runs" / "2", [0.3, 0.5, 0.6], algorithm="fedavg")
     store(tmp_path / "runs" / "3", [0.3, 0.5, 0.7], algorithm="fedprox")
@@ -44,6 +45,10 @@ def test_one_that_diverged_neither_stretches_an_axis_nor_wins(browser: Any, tmp_
     assert "FedVRA" not in opened.page.locator("#headlines").inner_text()
     assert "x0 is not finite, so: stop." in opened.page.locator("#messages").inner_text()
     assert opened.page.locator("#results tr", has_text="FedVRA").locator(".best").count() == 0
+    for bars in ("#rounds-bars", "#bytes-bars"):  # though it reached 50% before that
+        opened.page.get_by_role("radio", name="50%").click()
+        assert opened.page.locator(f"{bars} .bar", has_text="FedVRA").inner_text().split() == ["FedVRA", "diverged"]
+    assert "Runs that diverged are in no mean" in opened.page.locator("#table-note").inner_text()
     opened.plain()
     opened.context.close()
 
@@ -90,6 +95,50 @@ def test_equal_means_are_marked_alike_and_bounds_never(browser: Any, tmp_path: P
     opened.context.close()
 
 
+def test_the_only_one_that_always_gets_there_is_the_best(browser: Any, tmp_path: Path) -> None:
+    store(tmp_path / "runs" / "1", [0.2, 0.3, 0.92, 0.92])
+    store(tmp_path / "runs" / "2", [0.6, 0.7, 0.8, 0.89], algorithm="fedavg")
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    opened.page.get_by_role("radio", name="90%").click()
+    assert "Fewest rounds to 90%\nFedVRA\n3" in opened.page.locator("#headlines").inner_text()
+    cells = opened.page.locator("#results tbody tr", has_text="FedVRA").locator("td").all()
+    assert cells[-2].get_attribute("class") == "best"
+    opened.plain()
+    opened.context.close()
+
+
+def test_the_best_of_a_metric_is_the_highest_unless_it_is_a_loss(browser: Any, tmp_path: Path) -> None:
+    for name, f1, loss in (("fedavg", 0.7, 0.2), ("fedprox", 0.8, 0.3)):
+        summary = store(tmp_path / "runs" / name, [0.5, 0.6], algorithm=name) / "summary.json"
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": {"f1": f1, "my_loss": loss}}))
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    marked = opened.page.locator("#results td.best").all_inner_texts()
+    assert [text for text in marked if text in ("0.7000", "0.8000", "0.2000", "0.3000")] == ["0.2000", "0.8000"]
+    opened.page.get_by_role("button", name="f1").click()
+    assert opened.page.locator("#results tbody th").first.inner_text() == "FedProx"
+    opened.page.get_by_role("button", name="my_loss").click()
+    assert opened.page.locator("#results tbody th").first.inner_text() == "FedAvg"
+    opened.plain()
+    opened.context.close()
+
+
+def test_no_number_in_a_name_is_broken_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    for k in range(2):
+        settings = {"gamma": 0.125 + k, "a": f"10.125:5.0625@{100 + k}", "d": 12.345678}
+        store(tmp_path / "runs" / str(k), [0.2, 0.5 + k / 5], set=settings)
+    opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"), PHONE)
+    lines = """(parts) => parts.flatMap((part) => [...part.childNodes]).filter((node) => node.nodeType === Node.TEXT_NODE)
+        .map((node) => { const range = document.createRange(); range.selectNodeContents(node);
+          return [node.textContent, new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size]; })"""
+    for place in ("#headlines", "#results tbody", "#rounds-bars"):
+        parts = opened.page.locator(f"{place} .word").evaluate_all(lines)
+        assert parts
+        assert [text for text, count in parts if count > 1] == []
+    assert opened.overflow() <= 0
+    opened.plain()
+    opened.context.close()
+
+
 def test_rounds_are_whole_and_ten_lines_are_named_where_they_end(browser: Any, tmp_path: Path) -> None:
     for k in range(8):
         store(
@@ -127,7 +176,7 @@ def test_long_names_are_told_in_full_or_left_to_the_legend(browser: Any, tmp_pat
     room = "fedvraCharts[0].plot.clientWidth - fedvraCharts[0].u.over.offsetLeft - fedvraCharts[0].u.over.clientWidth"
     assert opened.page.evaluate(room) >= opened.page.evaluate("fedvraCharts[0].room")
     opened.page.set_viewport_size({"width": 560, "height": 800})
-    opened.page.wait_for_function("fedvraCharts[0].room === 0")
+    opened.until("fedvraCharts[0].room === 0")
     assert not labels & set(opened.page.evaluate(drawn, 0))
     assert opened.overflow() <= 0
     opened.plain()

@@ -121,6 +121,6 @@ def test_a_search_over_an_option_names_it_in_every_setting(browser: Any, tmp_pat
     opened = Opened(browser, write_report([tmp_path / "runs"], tmp_path / "report.html"))
     chips = [chip.strip() for chip in opened.page.locator("#groups button").all_inner_texts()]
     assert chips == ["FedVRA, lr 0.05", "FedVRA, lr 0.1"]
-    assert opened.page.locator("#about").inner_text() == "digits: 2 groups of runs, which differ in lr too"
+    assert opened.page.locator("#about").inner_text() == "digits: 2 groups of runs; they also differ in lr"
     opened.plain()
     opened.context.close()

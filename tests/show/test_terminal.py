@@ -56,7 +56,7 @@ def test_columns_are_left_out_in_their_order() -> None:
     order = ["seconds", "best %", "rounds to 80%", "rounds to 90%", "rounds to 95%", "rounds to 97%"]
     for width in range(34, 140):
         text = " ".join(printed(rows_table(DEMO, TARGETS), width))
-        said = re.search(r"Left out, for want of width: (.*)\.", text)
+        said = re.search(r"Not shown, for lack of width: (.*)\.", text)
         gone = re.split(r", +", said[1].strip()) if said else []
         assert [re.sub(r"\s+", " ", name) for name in gone] == order[: len(gone)]
     assert not said

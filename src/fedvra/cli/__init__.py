@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 import click
 
 from fedvra import __version__
-from fedvra.core.errors import FedvraError, RunInterrupt, unknown_name
+from fedvra.cli._options import Named
+from fedvra.core.errors import FedvraError, RunInterrupt
 
 VERBS = (
     "demo",
@@ -43,7 +44,7 @@ VERBS = (
 """In the order of the help. A verb is a click command named ``command`` in the module of its name."""
 
 
-class Verbs(click.Group):
+class Verbs(Named):
     """Finds verbs by module, and turns every failure into one sentence on stderr and an exit code: 1 failed, 2 bad usage."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -54,13 +55,6 @@ class Verbs(click.Group):
             return None
         command: click.Command = importlib.import_module(f"{__name__}.{name}").command
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in VERBS:
-            raise unknown_name("command", args[0], VERBS)
-        return super().resolve_command(ctx, args)
 
     def main(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from fedvra.core.errors import UsageError
+from fedvra.core.errors import UsageError, unknown_name
 from fedvra.runs.config import configure, read_config
 from fedvra.runs.options import GROUPS, OPTIONS
 
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 OUTPUT = ("out", "config_file", "as_json")
 GROUP_OF = {name: group for group, names in GROUPS.items() for name in names} | dict.fromkeys(OUTPUT, "Output")
+
+
+class Named(click.Group):
+    """Commands by name; one that is not there is refused with the nearest that is, as every other name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            raise unknown_name("command", args[0], known)
+        return super().resolve_command(ctx, args)
 
 
 class Grouped(click.Command):

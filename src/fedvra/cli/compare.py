@@ -60,7 +60,7 @@ def command(
     \b
     Examples:
       fedvra compare digits --algorithms fedvra,fedavg --seeds 0-2
-      fedvra compare mnist --algorithms fedvra,feddyn:alpha=0.1,scaffold --rounds 100 --out runs/mnist
+      fedvra compare mnist --algorithms fedvra,feddyn:alpha=0.1 --out runs/mnist
     """
     from fedvra.runs.variants import parse_variants
 

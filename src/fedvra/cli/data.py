@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fedvra.cli._options import json_option
+from fedvra.cli._options import Named, json_option
 from fedvra.runs.options import OPTIONS
 
 folder_option = click.option(
@@ -15,7 +15,7 @@ folder_option = click.option(
 )
 
 
-@click.group(invoke_without_command=True, short_help="Get data sets and look at how they would be split.")
+@click.group(cls=Named, invoke_without_command=True, short_help="Get data sets and look at how they would be split.")
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Get data sets and look at how they would be split.
@@ -24,7 +24,7 @@ def command(ctx: click.Context) -> None:
     Examples:
       fedvra data list
       fedvra data get mnist
-      fedvra data show mnist --split dirichlet:0.2 --clients 100 --out partition.png
+      fedvra data show mnist --split dirichlet:0.2 --out partition.png
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -108,7 +108,7 @@ def show(name: str, split: str, clients: str, seed: str, out: str | None, folder
 
     \b
     Example:
-      fedvra data show digits --split dirichlet:0.2 --clients 50 --out partition.png
+      fedvra data show digits --split dirichlet:0.2 --out partition.png
     """
     from fedvra.data.partitions import parse_partition
     from fedvra.data.sources import SOURCES, load

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from fedvra.cli._options import json_option
+from fedvra.cli._options import Named, json_option
 
 
-@click.group(invoke_without_command=True, short_help="A real federation of processes, with Flower.")
+@click.group(cls=Named, invoke_without_command=True, short_help="A real federation of processes, with Flower.")
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """A real federation, with Flower as the engine (docs/federation.md says how to deploy one on several machines).
@@ -122,7 +122,8 @@ def worker(supernode: str, secret_file: str | None, root_certificates: str | Non
     \b
     Example:
       openssl rand -out worker.secret 32
-      flower-supernode --isolation process --superexec-auth-secret-file worker.secret ...
+      flower-supernode --isolation process \\
+        --superexec-auth-secret-file worker.secret ...
       fedvra federation worker --secret-file worker.secret
     """
     from fedvra.core.errors import require

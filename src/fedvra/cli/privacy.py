@@ -31,7 +31,7 @@ def command(as_json: bool, **given: str | None) -> None:
     \b
     Examples:
       fedvra privacy --noise 2 --samples 500 --rounds 100
-      fedvra privacy --epsilon 8 --samples 500 --rounds 100 --batch-size 50 --epochs 1
+      fedvra privacy --epsilon 8 --samples 500 --rounds 100 --batch-size 50
     """
     found = _found(given)
     if as_json:

@@ -44,7 +44,7 @@ def command(
     \b
     Examples:
       fedvra report runs/compare-digits
-      fedvra report runs/mnist-fedvra-seed0 runs/mnist-feddyn-seed0 --out mnist.html
+      fedvra report runs/mnist-fedvra runs/mnist-feddyn --out mnist.html
       fedvra report runs/compare-digits --figures figures --format svg
       fedvra report runs/mnist-fedvra-seed0 --watch
     """

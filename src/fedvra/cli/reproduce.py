@@ -76,7 +76,7 @@ def command(
       fedvra reproduce table3 --quick
       fedvra reproduce table3 --out results
       fedvra reproduce table2 --engine ray --address auto --out /shared/results
-      fedvra reproduce table2 --only noniid/fedvra,noniid/feddyn --seeds 1 --rounds 200
+      fedvra reproduce table2 --only noniid/fedvra --seeds 1 --rounds 200
       fedvra reproduce all --no-run --runs docs/results --out again
     """
     from fedvra.reproduce.recipe import load, names

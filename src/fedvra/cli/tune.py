@@ -73,8 +73,8 @@ def command(
 
     \b
     Examples:
-      fedvra tune digits --algorithm feddyn --over alpha=0.01,0.1,1 --over lr=0.01,0.03 --seeds 0-2
-      fedvra tune mnist --set gamma=0.1 --over a=5,10,20 --over d=5,10,20 --target 95 --rounds 90
+      fedvra tune digits --algorithm feddyn --over alpha=0.01,0.1,1 --seeds 0-2
+      fedvra tune mnist --over a=5,10,20 --over d=5,10,20 --target 95 --rounds 90
     """
     from fedvra.core.errors import require
     from fedvra.runs import option_text

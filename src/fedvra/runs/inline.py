@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,18 +23,21 @@ def study_html(
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     lines = [[_cell(cell, c < len(bold) and k in bold[c]) for c, cell in enumerate(row)] for k, row in enumerate(rows)]
     body = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     drawn = figure is not None and any(axes.lines for axes in figure.axes)
     return f"<div><b>{html.escape(title)}</b></div>{table}{svg(figure) if drawn else ''}"
 
 
 def _cell(text: str, bold: bool) -> str:
-    return f"<td><b>{html.escape(text)}</b></td>" if bold else f"<td>{html.escape(text)}</td>"
+    """Numbers stay on one line."""
+    whole = text.replace(" ", "\u00a0") if "±" in text or text.startswith(">") else text
+    return f"<td><b>{html.escape(whole)}</b></td>" if bold else f"<td>{html.escape(whole)}</td>"
 
 
 def svg(figure: Any) -> str:
-    """A drawing to stand in a page."""
-    return f'<div style="max-width:42em">{figure._repr_svg_()}</div>'
+    """A drawing to stand in a page, as wide as there is room: its own size in points would be cut off."""
+    drawn = re.sub(r'(<svg\b[^>]*?) width="[^"]*" height="[^"]*"', r"\1", figure._repr_svg_(), count=1)
+    return f'<div style="max-width:42em">{drawn}</div>'
 
 
 def history_figure(curves: Mapping[str, Sequence[tuple[int, float]]], title: str = "") -> Any:

@@ -21,6 +21,7 @@ from fedvra.show.rows import header as header
 from fedvra.show.rows import models_said
 from fedvra.show.rows import rows_table as rows_table
 from fedvra.show.rows import same_metrics as same_metrics
+from fedvra.show.rows import upwards as upwards
 from fedvra.show.rows import winners as winners
 from fedvra.show.terminal import markdown, split_of
 

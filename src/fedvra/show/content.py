@@ -17,7 +17,7 @@ from fedvra.runs.cache import Stored
 from fedvra.runs.files import Record, RunFolder
 from fedvra.runs.history import bytes_to, numbers, sent, series
 from fedvra.show.clients import picture
-from fedvra.show.comparison import header, same_metrics
+from fedvra.show.comparison import header, same_metrics, upwards
 from fedvra.show.curves import mean_curve
 from fedvra.show.gather import Experiment, Group, shown
 from fedvra.show.made import made
@@ -87,6 +87,7 @@ def _experiment(experiment: Experiment, beside: Path) -> dict[str, Any]:
         "clients": picture(groups),
         "config": _config(groups),
         "header": header(targets, rows),
+        "upwards": [False, *upwards(rows)],
         "csv": {"before": csv.before, "after": csv.after},
         "latex": {"before": latex.before, "after": latex.after},
         "groups": [
@@ -120,9 +121,9 @@ def heading(experiment: Experiment) -> str:
 def _going(group: Group) -> dict[str, Any] | None:
     """How far a run is that has not ended, as far as its files tell."""
     going = [run for run in group.runs if run.status == "interrupted"]
-    if not going:
-        return None
-    return {"label": group.label, "round": max(run.rounds for run in going), "of": group.config.rounds}
+    return (
+        {"label": group.label, "round": max(run.rounds for run in going), "of": group.config.rounds} if going else None
+    )
 
 
 def _group(group: Group, targets: Sequence[Target], beside: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -237,8 +238,7 @@ def _bytes_to(group: Group, targets: Sequence[Target]) -> dict[str, dict[str, An
 
 
 def _seconds_per_round(run: Stored) -> float | None:
-    """None of one that diverged in its first."""
-    return run.seconds / run.rounds if run.rounds else None
+    return run.seconds / run.rounds if run.rounds else None  # None of one that diverged in its first
 
 
 def _training_share(metrics: Sequence[Record]) -> float | None:
@@ -277,8 +277,8 @@ def _statuses(runs: Sequence[Stored]) -> list[str]:
     return list(dict.fromkeys(run.status for run in runs))
 
 
-def _spread(spread: Spread | None) -> Mapping[str, float] | None:
-    return None if spread is None else {"mean": spread.mean, "std": spread.std, "runs": spread.runs}
+def _spread(spread: Spread | None) -> Mapping[str, float | None] | None:
+    return None if spread is None else spread.to_dict()
 
 
 def _reached(reached: Reached | None) -> Mapping[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from fedvra.show.style import looks, order
 
 FEW = 6
 """Lines that one can tell apart with their bands, and with a legend inside the plot."""
+LETTERS = 9.0
+"""Of a title that fit into an inch."""
 PATH = re.compile(rb' d="[^"]*"')
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -56,10 +59,12 @@ def curves_figure(curves: Sequence[Curve], title: str, subtitle: str = "", targe
     from fedvra.runs.drawing import Drawing
 
     crowded = len(curves) > FEW
-    figure = Drawing(figsize=(11.0 if crowded else 8.6, 5.0), dpi=150, layout="constrained")
+    width = 11.0 if crowded else 8.6
+    figure = Drawing(figsize=(width, 5.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     plot_curves(axes, curves, targets, crowded)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    lines = textwrap.fill(title, int(LETTERS * width), break_long_words=False, break_on_hyphens=False)
+    figure.suptitle(lines, x=0.01, ha="left", fontsize=13, fontweight="bold")
     axes.set_title(subtitle, loc="left", fontsize=9, color="#555555")
     return figure
 

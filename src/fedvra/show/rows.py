@@ -11,7 +11,7 @@ from fedvra.core.deploy import parse_deploy
 from fedvra.core.goals import Goal, Target, smaller_is_better
 from fedvra.runs.files import Record, RunSummary, Status
 from fedvra.runs.history import accuracies, rounds_to, rounds_to_stay, time_to, worst_fall
-from fedvra.show.spreads import Reached, Spread, best
+from fedvra.show.spreads import BEYOND, Reached, Spread, best
 from fedvra.show.terminal import Column, bold, table
 
 
@@ -145,8 +145,8 @@ class Row:
 
     def figures(self) -> list[Spread | None]:
         """What the cells after the label say, where it can be compared."""
-        reached = [None if each is None else each.spread for each in self.rounds_to.values()]
-        times = [each if each is not None and each.runs == self.finished else None for each in self.time_to.values()]
+        reached = [None if each is None else each.ranked for each in self.rounds_to.values()]
+        times = [each if each is not None and each.runs == self.finished else BEYOND for each in self.time_to.values()]
         accuracy = [self.final_accuracy, self.best_accuracy, *([self.worst_fall] if self.falls else [])]
         figures = [*accuracy, *self.metrics.values(), *reached, *times, self.seconds]
         return figures if self.may_win else [None] * len(figures)
@@ -224,12 +224,16 @@ def columns(targets: Sequence[Target], rows: Sequence[Row] = ()) -> list[Column]
 
 def winners(rows: Sequence[Row]) -> list[set[int]]:
     """By column of the figures, which rows are among the best; of seconds none: they depend on what else the machine did."""
-    by_column = list(zip(*(row.figures() for row in rows), strict=True))
-    falls = ["loss"] if rows and rows[0].falls else []
-    names = ["accuracy", "accuracy", *falls, *(rows[0].metrics if rows else ())]
-    upwards = [not smaller_is_better(name) for name in names] + [False] * len(by_column)
-    marked = [best(values, highest=up) for values, up in zip(by_column, upwards, strict=False)]
+    by_column = zip(*(row.figures() for row in rows), strict=True)
+    marked = [best(values, highest=up) for values, up in zip(by_column, upwards(rows), strict=True)]
     return [*marked[:-1], set()]
+
+
+def upwards(rows: Sequence[Row]) -> list[bool]:
+    """By column of the figures, whether more is better."""
+    falls = [False] if rows and rows[0].falls else []
+    known = [True, True, *falls, *(not smaller_is_better(name) for name in (rows[0].metrics if rows else ()))]
+    return known + [False] * (len(rows[0].figures()) - len(known) if rows else 0)
 
 
 def rows_table(rows: Sequence[Row], targets: Sequence[Target], title: str | None = None) -> Any:

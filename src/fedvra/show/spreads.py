@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,17 @@ class Spread:
             return None
         return cls(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else 0.0, len(found))
 
+    def to_dict(self) -> dict[str, float | None]:
+        """For JSON, which has no infinity: the mean is None where it is beyond all others."""
+        return {"mean": self.mean if math.isfinite(self.mean) else None, "std": self.std, "runs": self.runs}
+
     def text(self, digits: int, scale: float = 1.0) -> str:
         mean = f"{scale * self.mean:.{digits}f}"
         return f"{mean} ± {scale * self.std:.{digits}f}" if self.runs > 1 else mean
+
+
+BEYOND = Spread(math.inf, 0.0, 0)
+"""What comes after every figure: the rounds to a target that some runs did not reach."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,11 @@ class Reached:
         """Where every run got there."""
         return Spread(self.mean, self.std, self.runs) if self.complete else None
 
+    @property
+    def ranked(self) -> Spread:
+        """What it is compared by: where some did not get there, it comes after everything that did."""
+        return self.spread or BEYOND
+
     def text(self) -> str:
         digits = 0 if float(self.mean).is_integer() and (self.counted == 1 or not self.complete) else 1
         if self.complete:
@@ -82,6 +96,8 @@ def best(values: Sequence[Spread | None], highest: bool = False) -> set[int]:
     [0, 1]
     >>> best([Spread(1.0, 0.0, 1), Spread(1.0, 0.0, 1)]), best([Spread(1.0, 0.0, 1), None])
     (set(), set())
+    >>> best([Spread(30.0, 2.0, 3), Reached.of([40, None], [50, 50]).ranked])  # the only one that always got there
+    {0}
     """
     found = {k: value for k, value in enumerate(values) if value is not None}
     means = {value.mean for value in found.values()}

@@ -100,7 +100,7 @@ class FittedTable:
         yield self._beside(left, width)
         if gone:
             names = ", ".join(self.columns[k].header for k in gone)
-            yield Text("\n".join(broken(f"Left out, for want of width: {names}.", width)), style="dim")
+            yield Text("\n".join(broken(f"Not shown, for lack of width: {names}.", width)), style="dim")
 
     def _least(self, shown: Sequence[int]) -> int:
         """The width below which something would have to be cut."""

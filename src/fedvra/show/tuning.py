@@ -199,7 +199,7 @@ class Tuning:
             marked.insert(0, best(judged, highest=not smaller_is_better(name)))
         if self.target is not None:
             reached = [None if t is None else t.reached(self.target) for t in whole]
-            marked.append(best([None if each is None else each.spread for each in reached]))
+            marked.append(best([None if each is None else each.ranked for each in reached]))
         return [*(set[int]() for _ in (*self.over, "rounds")), *marked]
 
     def __rich__(self) -> Any:

@@ -58,6 +58,14 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** A name as children of an element: lines break between words; a word that is too long for one breaks at signs, not inside a number. */
+function breakable(label) {
+  return label.split(" ").flatMap((word, k) => {
+    const parts = word.split(/(?<=[=:@+/])/).flatMap((part, n) => (n ? [element("wbr"), part] : [part]));
+    return [k ? " " : "", element("span", { class: "word" }, ...parts)];
+  });
+}
+
 // -- groups -------------------------------------------------------------------------------------------------------------
 
 /** The experiments on the page now, and their groups with colours; labels name the experiment where there are several. */
@@ -141,6 +149,8 @@ const percentText = ({ mean, std, runs }) => (runs > 1 ? `${pair(100 * mean, 100
 const secondsText = ({ mean, std, runs }) => seconds(mean, runs > 1 ? std : null);
 const FIRST = "fedvra"; // drawn last, so that nothing covers it
 const MAIN = ["model_accuracy", "test_accuracy", "model_loss", "test_loss", "train_loss"]; // the others are further measures
+const BEYOND = { mean: Infinity, std: 0, runs: 0 }; // after every figure: a target that some runs did not reach
+
 /** Which of some {mean, std} or null are the best: all within one deviation of the least mean (or the highest); none if all are alike. */
 function best(values, highest = false) {
   const means = new Set(values.filter(Boolean).map((each) => each.mean));

@@ -63,7 +63,8 @@ class Chart {
         points: { show: x.length === 1, size: 8, fill: group.colour } });
       const edge = { auto, stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
       series.push({ ...edge }, { ...edge });
-      if (view.band !== "none" && auto && (few || pointed)) bands.push({ series: [first + 1, first + 2], fill: `${group.colour}30` }); // many are mud
+      line.banded = view.band !== "none" && auto && (few || pointed); // many are mud
+      if (line.banded) bands.push({ series: [first + 1, first + 2], fill: `${group.colour}30` });
       if (view.seeds) line.runs.forEach(() => series.push({ auto, stroke: `${group.colour}70`, width: 1, spanGaps: true, points: { show: false } }));
     });
     this.u = new uPlot(this.options(series, bands), data, this.plot);
@@ -296,8 +297,10 @@ class Chart {
 
   csv() {
     const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-    const rows = this.drawn.flatMap((line) => line.x.map((x, k) => [quoted(line.group.label), x, line.y[k], line.low[k], line.high[k], ...line.runs.map((run) => run[k])].join(",")));
-    return [`label,${view.axis},mean,low,high,runs`, ...rows].join("\n") + "\n";
+    const most = Math.max(0, ...this.drawn.map((line) => line.runs.length)), runs = [...Array(most).keys()];
+    const rows = this.drawn.flatMap((line) => line.x.map((x, k) => [quoted(line.group.label), x, line.y[k], line.low[k], line.high[k],
+      ...runs.map((run) => line.runs[run]?.[k] ?? "")].join(",")));
+    return [["label", view.axis, "mean", "low", "high", ...runs.map((run) => `run_${run + 1}`)].join(","), ...rows].join("\n") + "\n";
   }
 
   /** The plot as it is now, as lines that can be scaled and edited. */
@@ -310,9 +313,10 @@ class Chart {
     const path = (points) => points.map(([x, v]) => `${X(x)},${Y(v)}`).join(" ");
     const marks = (axis, at) => axis._splits.map((v, k) => [v, axis._values[k]]).filter(([, text]) => text !== "" && text !== null).map(at).join("");
     const parts = this.drawn.map((line) => {
-      const band = view.band === "none" ? "" : `<polygon points="${path([...shown(line, line.high), ...shown(line, line.low).reverse()])}" fill="${line.group.colour}" opacity="0.18"/>`;
+      const band = !line.banded ? "" : `<polygon points="${path([...shown(line, line.high), ...shown(line, line.low).reverse()])}" fill="${line.group.colour}" opacity="0.18"/>`;
       const dash = line.group.dash.map((each) => 2.2 * each).join(" ");
-      return `${band}<polyline points="${path(shown(line, line.y))}" fill="none" stroke="${line.group.colour}" stroke-width="2.2" stroke-dasharray="${dash}"><title>${safe(line.group.label)}</title></polyline>`;
+      const runs = view.seeds ? line.runs.map((run) => `<path d="M${path(shown(line, run)).replaceAll(" ", "L")}" fill="none" stroke="${line.group.colour}" opacity="0.44"/>`) : [];
+      return `${band}${runs.join("")}<polyline points="${path(shown(line, line.y))}" fill="none" stroke="${line.group.colour}" stroke-width="2.2" stroke-dasharray="${dash}"><title>${safe(line.group.label)}</title></polyline>`;
     });
     const name = (line, x, y, anchor) => `<text x="${x}" y="${y}" text-anchor="${anchor}" dominant-baseline="middle" fill="${line.group.colour}">${safe(line.group.label)}</text>`;
     const legend = this.named() ? this.ends((v) => top + u.valToPos(v, "y"), top, top + h, 14).map(({ line, at }) => name(line, left + w + 6, at, "start"))

@@ -19,7 +19,7 @@ function drawBars(holder, rows) {
       whisker.style.width = share(Math.min(2 * first.std, first.mean + first.std));
       track.append(whisker);
     }
-    const made = element("div", { class: "bar" }, element("div", { text: row.group.label }), track,
+    const made = element("div", { class: "bar" }, element("div", {}, ...breakable(row.group.label)), track,
       element("div", { class: row.bars.length ? "value" : "value muted", text: row.text }));
     if (row.note) made.append(element("div", { class: "note", text: row.note }));
     return made;
@@ -52,18 +52,18 @@ function hardestReached(known) {
   return known.filter((target) => reached(target) > groups.length / 2).pop() ?? known.filter(reached).pop() ?? known[0];
 }
 
-const runsNote = (reached, group) => (reached.complete ? "" : `${reached.runs} of ${group.counted} runs got there; the others count with all they had`);
+const runsNote = (reached, group) => (reached.complete ? "" : `${reached.runs} of ${group.counted} runs reached it; the others count with all they had`);
 const missing = (group) => ({ group, bars: [], text: group.whole ? `not in ${group.rounds} rounds` : "diverged" });
 
 function roundsRow(group) {
   const reached = group.rounds_to[view.target];
-  if (!reached?.runs) return missing(group);
+  if (!group.whole || !reached?.runs) return missing(group);
   return { group, bars: [reached], text: reached.text.replace(/ \(.*/, ""), note: runsNote(reached, group) };
 }
 
 function bytesRow(group) {
   const here = group.bytes_to.here[view.target], original = group.bytes_to.original[view.target];
-  if (!here?.runs) return missing(group);
+  if (!group.whole || !here?.runs) return missing(group);
   const { up, down } = group.published;
   const differs = Math.abs(original.mean / here.mean - 1) > 0.01;
   const note = differs ? `published: ${bytes(original.mean)}, with ${up} vectors up and ${down} down per client and round` : "";
@@ -81,19 +81,19 @@ function drawTime() {
 function drawHeadlines() {
   const groups = visibleGroups().filter((group) => group.wins), said = [];
   const tell = (what, value, text, highest = false) => {
-    const values = groups.map((group) => { const found = value(group); return found && found.complete !== false ? found : null; });
+    const values = groups.map((group) => { const found = value(group); return found?.complete === false ? BEYOND : found; });
     const known = groups.filter((group, k) => values[k]);
-    if (known.length < 2) return;
+    if (known.length < 2 || values.every((each) => !each || each === BEYOND)) return;
     const among = best(values, highest), winners = groups.filter((group, k) => among.has(k));
     const sorted = winners.sort((a, b) => (value(a).mean - value(b).mean) * (highest ? -1 : 1));
     if (!sorted.length) said.push([what, "all alike", text(value(known[0]))]);
-    else said.push([what, sorted[0].label, text(value(sorted[0])), sorted.slice(1).map((group) => group.label)]);
+    else said.push([what, sorted[0].label, text(value(sorted[0])), sorted.length > 2 && sorted.length === known.length ? ["all others"] : sorted.slice(1).map((group) => group.label)]);
   };
   tell("Best final accuracy", (group) => group.final, percentText, true);
   tell(`Fewest rounds to ${targetWords(view.target)}`, (group) => group.rounds_to[view.target], (reached) => reached.text);
   tell(`Least data to ${targetWords(view.target)}`, (group) => group.bytes_to.here && group.bytes_to.here[view.target], (sent) => bytes(sent.mean));
   tell("Shortest round", (group) => group.seconds_per_round, secondsText);
   $("headlines").replaceChildren(...said.map(([what, who, figure, others = []]) => element("div", { class: "headline" },
-    element("span", { class: "muted small", text: what }), element("b", { text: who }), element("span", { text: figure }),
-    ...(others.length ? [element("span", { class: "muted small also", text: `within one deviation: ${others.join(", ")}` })] : []))));
+    element("span", { class: "muted small", text: what }), element("b", {}, ...breakable(who)), element("span", { text: figure }),
+    ...(others.length ? [element("span", { class: "muted small also", text: `within one standard deviation: ${others.join(", ")}` })] : []))));
 }

@@ -6,25 +6,37 @@ function drawTable() {
   const cell = (group, column) => group.cells[group.experiment.header.indexOf(column)] ?? "";
   const rows = groups.map((group) => columns.map((column, k) => (k ? cell(group, column) : cell(group, column).replace(
     group.experiment.groups.find((each) => each.cells === group.cells).label, group.label))));
-  const figure = (group, column) => (column === "seconds" ? null : group.figures[group.experiment.header.indexOf(column) - 1] ?? null);
-  const marked = columns.map((column, k) => (k ? best(groups.map((group) => figure(group, column)), column.endsWith(" %")) : new Set()));
+  const figure = (group, column) => {
+    const found = column === "seconds" ? null : group.figures[group.experiment.header.indexOf(column) - 1] ?? null;
+    return found?.mean === null ? BEYOND : found;
+  };
+  const marked = columns.map((column, k) => (k ? best(groups.map((group) => figure(group, column)), upwards(column)) : new Set()));
   $("results").replaceChildren(
     element("thead", {}, element("tr", {}, ...columns.map((column) => element("th", { scope: "col", "aria-sort": sortedBy(column) },
       element("button", { type: "button", class: "sort", text: column, title: `Sort by ${column}`, onclick: () => sortBy(column) }))))),
     element("tbody", {}, ...rows.map((row, r) => element("tr", {}, ...row.map((text, k) => (k
-      ? element("td", { text, class: marked[k].has(r) ? "best" : false }) : element("th", { scope: "row" }, element("span", { text }))))))),
+      ? element("td", { text, class: marked[k].has(r) ? "best" : false }) : element("th", { scope: "row" }, element("span", {}, ...breakable(text)))))))),
   );
   const several = groups.some((group) => group.counted > 1);
+  const failed = groups.some((group) => group.statuses.diverged), falls = columns.includes("worst fall");
   $("table-note").textContent = `${several ? "Mean ± standard deviation over seeds. " : ""}Rounds are the first at or above the target; `
-    + "> where not every run got there, with the others counted at their last round. "
-    + `Bold: the best${several ? " and all within one deviation of it" : ""}, of what finished.`;
+    + "> is a lower bound: runs that never reached it count with all their rounds. "
+    + (falls ? "Worst fall: the largest drop in accuracy between two tests, in points, from round 20 on. " : "")
+    + (failed ? "Runs that diverged are in no mean, and an algorithm with one is never the best. " : "")
+    + `Bold: the best${several ? " and all within one standard deviation of it" : ""}.`;
   drawMessages(groups);
+}
+
+/** Whether more is better in that column. */
+function upwards(column) {
+  const { header, upwards: known } = shownExperiments().find((experiment) => experiment.header.includes(column));
+  return known[header.indexOf(column)];
 }
 
 const sortedBy = (column) => (view.sort?.column !== column ? "none" : view.sort.descending ? "descending" : "ascending");
 
 function sortBy(column) {
-  const up = column.endsWith(" %");
+  const up = upwards(column);
   if (view.sort?.column !== column) view.sort = { column, descending: up };
   else view.sort = view.sort.descending === up ? { column, descending: !up } : null;
   drawTable();
@@ -91,7 +103,7 @@ function drawConfig() {
   const differ = names.filter((name) => new Set(values(name)).size > 1), same = names.filter((name) => !differ.includes(name));
   $("differ").parentElement.hidden = !differ.length;
   $("differ").replaceChildren(
-    element("thead", {}, element("tr", {}, element("th", { scope: "col", text: "differs" }), ...groups.map((group) => element("th", { scope: "col", text: group.label })))),
+    element("thead", {}, element("tr", {}, element("th", { scope: "col", text: "differs" }), ...groups.map((group) => element("th", { scope: "col" }, ...breakable(group.label))))),
     element("tbody", {}, ...differ.map((name) => element("tr", {}, element("th", { scope: "row", text: name }), ...values(name).map((value) => (
       value === "-" ? element("td", { class: "none", text: "-" }) : element("td", {}, element("mark", { text: value }))))))),
   );

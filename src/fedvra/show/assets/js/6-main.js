@@ -64,7 +64,7 @@ function aboutAll(experiments) {
   const groups = allGroups().length, { task } = apart(experiments[0]);
   if (task === null) return `${experiments.length} experiments, ${groups} groups of runs`;
   const names = union(experiments.flatMap((experiment) => apart(experiment).options.map((option) => option.split(" ")[0])));
-  return `${task}: ${groups} groups of runs, which differ in ${names.join(", ")} too`;
+  return `${task}: ${groups} groups of runs; they also differ in ${names.join(", ")}`;
 }
 
 /** After a change of what is shown: the keyboard's focus stays on the control that made it. */
