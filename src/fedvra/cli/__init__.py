@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import click
 
 from fedvra import __version__
+from fedvra.core import accelerators
 from fedvra.core.errors import FedvraError, RunInterrupt, unknown_name
 
 VERBS = (
@@ -70,7 +71,7 @@ class Verbs(click.Group):
         **extra: Any,
     ) -> Any:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), accelerators.own_process():
                 warnings.showwarning = _warn
                 code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except FedvraError as error:
