@@ -89,9 +89,13 @@ def test_every_kind_of_network_is_timed_beside_its_bare_loop(name: str, monkeypa
     assert report.limit_seconds > 0
 
 
-def test_the_limit_counts_the_arithmetic_of_one_round() -> None:
-    whole, half = (speed.limit_seconds(replace(TINY, cohort=m), workers=1) for m in (4, 2))
-    assert 1 < whole / half < 4  # twice the work; the rate of the machine itself swings
+def test_the_limit_counts_the_arithmetic_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert speed.matmul_rate(size=16, seconds=0) > 0
+    monkeypatch.setattr(speed, "matmul_rate", lambda: 1e9)  # that of the machine swings
+    whole, half, shared = (
+        speed.limit_seconds(replace(TINY, cohort=m), workers) for m, workers in [(4, 1), (2, 1), (4, 2)]
+    )
+    assert whole == 2 * half == 2 * shared
 
 
 def test_only_clients_that_took_part_have_state(tmp_path) -> None:

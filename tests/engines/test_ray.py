@@ -9,6 +9,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,45 +44,56 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Two nodes with room for two workers each, and what every test starts from."""
-    from ray.cluster_utils import Cluster
-
-    paths = [str(Path(fv.__file__).parents[1]), str(Path(__file__).parents[1])]
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # By default 15, and on a busy machine they would not start in time.
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, its name
-    before, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH"), os.pathsep.join(paths)
-    made = Cluster()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made.add_node(num_cpus=2, include_dashboard=False)
-            made.add_node(num_cpus=2)
-            ray.init(address=made.address, log_to_driver=False, logging_level=logging.ERROR)
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # 15 by default, and on a busy machine they would not start in time
+    "RAY_memory_monitor_refresh_ms": "0",  # it kills workers where memory is short, whoever has it
+}
 
 
-@pytest.fixture(autouse=True)
-def _nobody_waits_for_ever() -> Iterator[None]:
-    """A worker that does not answer would hold up all tests; on the busiest machine each of these takes a tenth of that."""
+@contextmanager
+def limited() -> Iterator[None]:
+    """What does not answer would hold up all tests; on the busiest machine each of these takes a tenth of that."""
 
     def give_up(number: int, frame: Any) -> None:
         raise TimeoutError(f"no end after {LONGEST} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(LONGEST)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes with room for two workers each, and what every test starts from."""
+    from ray.cluster_utils import Cluster
+
+    paths = [str(Path(fv.__file__).parents[1]), str(Path(__file__).parents[1])]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}.items():
+            patch.setenv(name, value)
+        made = Cluster()
+        try:
+            with warnings.catch_warnings(), limited():
+                warnings.simplefilter("ignore")
+                made.add_node(num_cpus=2, include_dashboard=False)
+                made.add_node(num_cpus=2)
+                ray.init(address=made.address, log_to_driver=False, logging_level=logging.ERROR)
+            yield made
+        finally:
+            with limited():
+                ray.shutdown()
+                made.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _nobody_waits_for_ever() -> Iterator[None]:
+    with limited():
+        yield
 
 
 def dataset(inputs: torch.Tensor, targets: torch.Tensor) -> fv.Dataset:

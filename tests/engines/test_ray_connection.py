@@ -78,6 +78,7 @@ def test_ray_is_started_as_its_users_expect(asked: dict[str, Any], monkeypatch: 
 def test_a_port_where_something_else_listens_is_refused_at_once() -> None:
     """Such as that of Ray's dashboard, which is taken for it easily."""
     with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(60)
 
         def answer() -> None:
             caller, _ = other.accept()

@@ -84,6 +84,8 @@ def test_it_speaks_for_itself(compared: Any, tmp_path: Path) -> None:
     shown = compared._repr_html_()
     assert "<table>" in shown
     assert "<svg" in shown
+    assert str(compared) == compared.markdown()
+    assert repr(compared) == f"<Comparison of 8 runs. {compared.title()}>"
 
 
 def test_the_same_call_goes_on(tmp_path: Path, compared: Any) -> None:
@@ -154,6 +156,8 @@ def test_a_search(tmp_path: Path) -> None:
     assert sorted(trial.rounds for trial in found.trials) == [2] * 5 + [6] * 3
     assert len(found.to_pandas()) == 8
     assert "<table>" in found._repr_html_()
+    assert str(found) == found.markdown()
+    assert repr(found) == f"<Search over alpha, work, lr. {found.title()}>"
     assert found.report(tmp_path / "page.html").stat().st_size > 10_000
     stored = json.loads((tmp_path / "tuned" / "tuning.json").read_text())
     assert stored["result"]["best"]["work"] == "Epochs(count=3)"

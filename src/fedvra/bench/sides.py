@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from fedvra.bench import contender
 from fedvra.bench.resident import family, memory_mb, processor_seconds
 from fedvra.bench.workloads import Workload
+from fedvra.core import accelerators
 from fedvra.core.errors import FedvraError
 from fedvra.state.client_store import MemoryBudget
 
@@ -52,7 +53,7 @@ class Side:
         path = os.pathsep.join([str(source), *([before] if before else [])])
         self._process = subprocess.Popen(
             [*far_end, str(theirs.fileno()), str(source)],
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, accelerators.VARIABLE: ""},  # all of them compute on the CPU
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._log,

@@ -120,7 +120,7 @@ class Diagnostics(Observer):
             plain.add(gradient, float(omega[k]))
             if row is not None:
                 shift = float(row.sigma + row.gamma[k] * row.kappa)
-                corrected.add(residual + shift * state.lam.double(), float(omega[k]))
+                corrected.add(residual + shift * state.lam.to(gradient), float(omega[k]))
         found = {"grad_norm2": plain.norm2, "variance_before": plain.variance}
         if row is not None:
             found["variance_after"] = corrected.variance

@@ -21,6 +21,7 @@ import click
 
 from fedvra import __version__
 from fedvra.cli._options import Named
+from fedvra.core import accelerators
 from fedvra.core.errors import FedvraError, RunInterrupt
 
 VERBS = (
@@ -65,7 +66,7 @@ class Verbs(Named):
         **extra: Any,
     ) -> Any:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), accelerators.own_process():
                 warnings.showwarning = _warn
                 code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except FedvraError as error:

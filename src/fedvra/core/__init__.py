@@ -22,6 +22,7 @@
     errors.py      the errors a user sees
     files.py       files that are there whole or not at all
     threads.py     how many threads torch may use
+    accelerators.py  GPUs beside work on the CPU
     torch_private.py  every name of torch that is not public
 
 Imports nothing of the library.

@@ -135,9 +135,12 @@ def _load(federation: Federation, folder: Path, manifest: dict[str, Any]) -> Non
 
 
 def _probed(federation: Federation) -> dict[str, float] | None:
-    """By what model, loss and data are known again."""
+    """By what model, loss and data are known again; on the CPU, wherever the run is."""
+    state = federation.state
     with one_thread():
-        return probe(federation.experiment, federation.total, federation.state.x0, federation.state.aux)
+        return probe(
+            federation.experiment, federation.total, state.x0.cpu(), None if state.aux is None else state.aux.cpu()
+        )
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

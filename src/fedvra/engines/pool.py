@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from fedvra.core import accelerators
 from fedvra.core.errors import FedvraError, UsageError, require
 from fedvra.engines.worker import Task, Worker
 from fedvra.local.randomness import kept_generators
@@ -48,7 +49,14 @@ def resolve_workers(workers: int | str, device: torch.device = CPU) -> int:
         if workers != 1 and os.cpu_count() != 1:
             log.warning("one process does all the work here, at the speed of one core: a pool of workers needs Linux.")
         return 1
-    return len(os.sched_getaffinity(0)) if workers == "auto" else int(workers)
+    wanted = len(os.sched_getaffinity(0)) if workers == "auto" else int(workers)
+    if wanted > 1 and accelerators.in_sight():
+        log.warning(
+            "one process does all the work here, at the speed of one core: torch sees a GPU, and then cannot compute in forked "
+            "workers. Start Python with CUDA_VISIBLE_DEVICES= (empty) for a pool of them, or use the GPU."
+        )
+        return 1
+    return wanted
 
 
 def processes_share() -> bool:

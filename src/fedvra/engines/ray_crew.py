@@ -122,12 +122,14 @@ class Crew:
         return list(ray.get([actor.process.remote() for actor in self.actors.values()]))
 
     def close(self) -> None:
-        for actor in [*self.actors.values(), *(actor for _, actor in self._coming.values())]:
-            ray.kill(actor)
-        self.actors.clear()
-        self._coming.clear()
-        self._arguments = []
-        disconnect(self._ours)
+        try:
+            for actor in [*self.actors.values(), *(actor for _, actor in self._coming.values())]:
+                ray.kill(actor)
+        finally:
+            self.actors.clear()
+            self._coming.clear()
+            self._arguments = []
+            disconnect(self._ours)
 
     def _ask_for_one(self) -> None:
         number = next(self._numbers)

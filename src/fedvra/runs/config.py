@@ -101,6 +101,7 @@ def build(config: RunConfig) -> Experiment:
     """The experiment a config describes: data loaded and partitioned, model made, everything checked that can be by now."""
     from fedvra.clock.reading import make_system
     from fedvra.compress.base import as_compressor, as_download
+    from fedvra.core import accelerators
     from fedvra.core.deploy import parse_deploy
     from fedvra.core.optimisers import parse_local
     from fedvra.core.record_dp import as_privacy
@@ -113,6 +114,8 @@ def build(config: RunConfig) -> Experiment:
     from fedvra.tasks.own import find_task, make
 
     require_options(config)
+    if config.device == "cpu":
+        accelerators.hide()
     algorithm = make_algorithm(config.algorithm, config.set)
     sampler = parse_sampler(config.sampler, config.cohort)
     work: Work = parse_epochs(str(config.epochs)) if config.steps is None else Steps(config.steps)

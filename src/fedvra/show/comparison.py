@@ -26,9 +26,9 @@ from fedvra.show.rows import winners as winners
 from fedvra.show.terminal import markdown, split_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
-    """Renders itself: ``rich.print(comparison)``, ``comparison.markdown()``, ``comparison.to_dict()``."""
+    """Renders itself: ``print``, ``rich.print(comparison)``, ``comparison.markdown()``, ``comparison.to_dict()``."""
 
     config: RunConfig
     """Of one of the runs; the others differ in algorithm, hyper-parameters and seed."""
@@ -59,6 +59,9 @@ class Comparison:
         who = f"{c.clients} clients, {split_of(c)}, {c.sampler} cohort of {c.cohort}"
         return f"{c.task}: {who}, {c.rounds} rounds{models}"
 
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.runs)} runs. {self.title()}>"
+
     def __rich__(self) -> Any:
         return rows_table(self.rows(), self.config.targets, title=self.title())
 
@@ -66,6 +69,8 @@ class Comparison:
         rows = self.rows()
         best_of = [set[int](), *winners(rows)]
         return f"{self.title()}\n\n" + markdown(self.header(), [row.cells() for row in rows], best_of)
+
+    __str__ = markdown
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -100,9 +100,9 @@ class Trial:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning:
-    """The result of a search. It renders itself: ``rich.print(tuning)``, ``tuning.markdown()``, ``tuning.to_dict()``."""
+    """The result of a search. It renders itself: ``print``, ``rich.print``, ``tuning.markdown()``, ``tuning.to_dict()``."""
 
     config: RunConfig
     over: Mapping[str, Sequence[Any]]
@@ -148,8 +148,11 @@ class Tuning:
         return found
 
     def title(self) -> str:
-        label = label_of(self.config.algorithm)
-        return f"{label} on {self.config.task}, {self.config.rounds} rounds: {len(self.trials)} settings"
+        c = self.config
+        return f"{label_of(c.algorithm)} on {c.task}, {c.rounds} rounds: {len(self.trials)} settings"
+
+    def __repr__(self) -> str:
+        return f"<Search over {', '.join(self.over)}. {self.title()}>"
 
     def header(self) -> list[str]:
         targets = [] if self.target is None else [f"rounds to {Goal.read(self.target).words}"]
@@ -213,6 +216,8 @@ class Tuning:
     def markdown(self) -> str:
         return f"{self.title()}\n\n" + markdown(self.header(), map(self.cells, self.trials), self.winners())
 
+    __str__ = markdown
+
     def to_pandas(self) -> Any:
         """The settings as a DataFrame, the best first (needs the extra ``fedvra[pandas]``)."""
         import pandas
@@ -247,8 +252,7 @@ class Tuning:
 
     def _plain(self, trial: Trial) -> dict[str, Any]:
         """A setting as JSON can hold it."""
-        objects = bool(self.config.python)
-        return {name: described(value) if objects else value for name, value in trial.given.items()}
+        return {name: described(value) if self.config.python else value for name, value in trial.given.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return {

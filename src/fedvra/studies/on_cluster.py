@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fedvra.core import accelerators
 from fedvra.core.errors import FedvraError, RunInterrupt, require
 from fedvra.engines.ray_engine import PLACEMENTS, Ray, connect, disconnect, require_ray
 from fedvra.studies.parallel import Failure, Job, Place, Underway
@@ -116,7 +117,8 @@ def _play(job: Job, workers: int, folder: Path, here: str) -> Failure | None:
         )
         if os.path.isdir(here):
             os.chdir(here)  # options may name files by relative paths
-        job.play(workers)
+        with accelerators.own_process():
+            job.play(workers)
     except RunInterrupt:
         return None
     except Exception as error:

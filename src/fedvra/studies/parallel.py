@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
+from fedvra.core import accelerators
 from fedvra.core.errors import FedvraError, RunInterrupt, UsageError
 from fedvra.studies.stopping import stop_on_signal
 
@@ -157,8 +158,8 @@ def cores() -> int:
 
 
 def on_this_machine(jobs: int, at_once: int | None = None) -> Place:
-    """The place for so many runs; ``at_once`` at a time, None: one per core."""
-    most = min(jobs, cores() if at_once is None else at_once)
+    """The place for so many runs; ``at_once`` at a time, None: one per core. Where torch sees a GPU, one in any case."""
+    most = 1 if accelerators.in_sight() else min(jobs, cores() if at_once is None else at_once)
     return Here() if most <= 1 else Processes(most, max(1, cores() // most))
 
 

@@ -39,14 +39,15 @@ class Spread:
 
 
 def points_of(federation: Federation, clients: Ints) -> list[Point]:
-    """Where these clients' cost functions are now: x0, and what is their own."""
-    state, y = federation.state, federation.clients.y
-    own = federation.clients.aux
+    """Where these clients' cost functions are now: x0, and what is their own. On the CPU, where oracles compute."""
+    y, own = federation.clients.y, federation.clients.aux
+    x0 = federation.state.x0.cpu()
+    shared = None if federation.state.aux is None else federation.state.aux.cpu()
 
     def aux(client: int) -> Tensor | None:
-        return own.get(client).to(state.x0) if own is not None and client in own else state.aux
+        return own.get(client).to(x0) if own is not None and client in own else shared
 
-    return [Point(state.x0, aux(i), y.get(i) if y is not None and i in y else None) for i in map(int, clients.tolist())]
+    return [Point(x0, aux(i), y.get(i).cpu() if y is not None and i in y else None) for i in map(int, clients.tolist())]
 
 
 def participation(federation: Federation, cohort: Cohort) -> Floats:

@@ -10,12 +10,19 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
 
 constexpr auto MOCK = c10::DeviceType::CUDA;
 std::atomic<int64_t> to_device{0}, to_host{0}, streamed{0}, largest{0};
+
+// One, unless it is hidden; torch looks for it when autograd is first used, and remembers.
+c10::DeviceIndex count() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr || *visible != 0;
+}
 thread_local bool inside = false;  // the fallback's own copies are no transfers: on a real device the kernel runs there
 
 struct MockAllocator final : c10::Allocator {
@@ -40,7 +47,7 @@ struct MockGuard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device) const noexcept override {}
   c10::Stream getStream(c10::Device d) const override { return c10::Stream(c10::Stream::DEFAULT, d); }
   c10::Stream exchangeStream(c10::Stream s) const override { return s; }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::DeviceIndex deviceCount() const noexcept override { return count(); }
 };
 C10_REGISTER_GUARD_IMPL(CUDA, MockGuard);
 
@@ -51,7 +58,7 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   bool isAvailable() const override { return true; }
   bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
+  c10::DeviceIndex deviceCount() const override { return count(); }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   at::Device getDeviceFromPtr(void*) const override { return {MOCK, 0}; }
   c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::DeviceType::CPU); }

@@ -1,43 +1,31 @@
-"""Whole rounds on the mock device and on the CPU, in a process of their own: ``python rounds.py LIBRARY`` prints JSON.
-
-The library has to be loaded before torch is, since torch looks for its accelerator once.
-"""
+"""Whole rounds on the mock device and on the CPU, in a process of their own: ``python rounds.py`` prints JSON."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+from loaded import FREE, torch  # first
+from torch import nn
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-
-torch.cuda._lazy_init = lambda: None
-torch.cuda.is_available = lambda: True
-FREE = {"bytes": 1 << 30}
-torch.cuda.mem_get_info = lambda device=None: (FREE["bytes"], 1 << 30)
-torch.cuda.manual_seed_all = torch.cuda.manual_seed = lambda seed: None
-
-import fedvra as fv  # noqa: E402
-from fedvra.algorithms.base import REGISTRY  # noqa: E402
-from fedvra.bench.doctor import compare  # noqa: E402
+import fedvra as fv
+from fedvra.algorithms.base import REGISTRY
 
 PATHS = ("eager", "traced", "block")
+SEEN = ("diagnostics", "clients", "train_losses", "cost")
+"""What callbacks and metrics add to records."""
 
 
 def counts() -> list[int]:
     return list(torch.ops.mock_device.counts())
 
 
-def data(clients: int = 8) -> fv.FederatedData:
+def data(clients: int = 8, **split: Any) -> fv.FederatedData:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(160, 1, 6, 6, generator=generator)
     targets = torch.randint(0, 3, (160,), generator=generator)
-    return fv.split((inputs, targets), fv.IID(), clients=clients, seed=0, test=(inputs[:40], targets[:40]))
+    return fv.split((inputs, targets), fv.IID(), clients=clients, seed=0, test=(inputs[:40], targets[:40]), **split)
 
 
 def network(kind: str = "plain") -> nn.Module:
@@ -71,6 +59,15 @@ def run(device: str, algorithm: fv.Algorithm, path: str = "auto", kind: str = "p
     return fv.simulate(algorithm, solver=fv.SolverSettings(device=device, path=path), **given)
 
 
+def numbers(tree: Any) -> Iterator[float]:
+    """All that are in there."""
+    if isinstance(tree, dict | list):
+        for each in tree.values() if isinstance(tree, dict) else tree:
+            yield from numbers(each)
+    elif tree is not None:
+        yield float(tree)
+
+
 def compared(**options: Any) -> dict[str, Any]:
     """The same rounds on both: how far apart x0 and the duals are, and the paths."""
     here, there = run("cpu", **options, workers=1), run("cuda", **options)
@@ -79,8 +76,10 @@ def compared(**options: Any) -> dict[str, Any]:
     both = [(a["train_loss"], b["train_loss"]) for a, b in zip(here.metrics, there.metrics, strict=True)]
     losses = [0.0 if a is None else abs(a - b) for a, b in both]  # what is private has none
     accuracies = [record["test_accuracy"] for record in there.metrics]
+    seen = [list(numbers([[r.get(name) for name in SEEN] for r in history.metrics])) for history in (here, there)]
+    looked = [abs(a - b) for a, b in zip(*seen, strict=True)]
     return {
-        "apart": max(*apart, *losses),
+        "apart": max(*apart, *losses, *looked),
         "paths": [here.path.name, there.path.name],
         "accuracy": accuracies == [record["test_accuracy"] for record in here.metrics],
     }
@@ -137,6 +136,19 @@ CASES: dict[str, dict[str, Any]] = {
     "running mean": {"algorithm": fv.FedAvg(), "deploy": "ema:0.9"},
     "private records": {"algorithm": fv.FedVRA(), "privacy": fv.RecordDP(clip=1, noise=1)},
     "power of choice": {"algorithm": fv.FedAvg(), "sampler": fv.PowerOfChoice(2, 5)},
+    "diagnostics": {"algorithm": fv.FedVRA(), "diagnostics": 1},
+    "diagnostics of a network with statistics": {"algorithm": fv.FedVRA(), "kind": "batchnorm", "diagnostics": 2},
+    "clients' own results": {
+        "algorithm": fv.FedVRA(),
+        "callbacks": [fv.ClientResults(1, tune=2)],
+        "data": data(test_share=0.3),
+    },
+    "losses of clients": {"algorithm": fv.FedVRA(), "callbacks": [fv.TrainLosses()]},
+    "a figure of one's own": {"algorithm": fv.FedVRA(), "metrics": {"cost": nn.functional.cross_entropy}},
+    "an optimiser of torch's": {
+        "algorithm": fv.FedVRA(gamma=0.1, a=10, d=10),
+        "local": fv.Torch(lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)),
+    },
 }
 
 
@@ -155,7 +167,6 @@ def main() -> None:
         "streamed": streamed,
         "largest": largest,
         "parameters": run("cuda", fv.FedVRA(), rounds=1).x0.numel(),
-        "doctor": [each.good for each in compare("w1", "cuda", rounds=1)],
         "mixing": refuses(lambda: x + torch.ones(3)),
         "mixing in place": refuses(lambda: torch.ones(3, 3).mm(torch.ones(3, 3, device="cuda"))),
     }
