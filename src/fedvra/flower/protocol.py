@@ -7,6 +7,7 @@ nothing that arrives is unpickled or parsed: an array's header is compared with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -115,6 +116,12 @@ class Order:
     "table" of those who are in a masked sum."""
     shared: Mapping[str, Array] = field(default_factory=dict)
     """Those that go to everybody, as they are sent: one copy for all messages of a round. A client finds them in ``arrays``."""
+
+    @property
+    def is_work(self) -> bool:
+        """Whether local steps can be taken by it. Fewer than none would be given back by a book that counts them."""
+        numbers = (self.eta, self.gamma, self.alpha, self.sigma, self.rate)
+        return self.steps >= 1 and self.batch_size >= 0 and all(map(math.isfinite, numbers))
 
 
 @dataclass(frozen=True)
