@@ -80,7 +80,7 @@ REASONS = {
 def test_clients_that_fail_leave_the_duals_exact(faulty: Shards) -> None:
     for (client, number), fault in FAULTS.items():
         (faulty.folder / "faults" / f"{client}-{number}").write_text(fault)
-    log = faulty.play(**{"rounds": 4, "impatient": 25.0, "audit-from": 2})
+    log = faulty.play(**{"rounds": 4, "impatient": 90.0, "audit-from": 2})
     records = faulty.records()
     assert [record["round"] for record in records] == [1, 2, 3, 4], log
     assert len(list((faulty.folder / "faults").glob("*-happened"))) == len(FAULTS)
