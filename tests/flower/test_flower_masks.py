@@ -159,6 +159,29 @@ def test_no_order_is_answered_twice_and_no_round_to_two_cohorts(tmp_path: Path) 
     MaskKey(path).spend(replace(USE, experiment="cd"), pinned)  # another experiment, with other masks
 
 
+def test_what_was_told_of_earlier_rounds_is_not_told_otherwise_later() -> None:
+    pinned = dict.fromkeys(range(4))
+    last = replace(USE, outcomes=b"\0\1\1").after(Used(), pinned)
+    more = replace(USE, stamp=(1, 6), round=4, outcomes=b"\0\1\1\0")
+    assert more.after(last, pinned).rounds == 4
+    for other in (b"\1\1\1\0", b"\0\1\0\0", b"\0\1"):
+        with pytest.raises(RosterError, match="otherwise than before"):
+            replace(more, outcomes=other).after(last, pinned)
+
+
+@pytest.mark.parametrize(
+    ("pending", "counted", "outcome", "fits"),
+    [("b", "b", 1, True), ("b", "b", 0, False), ("b", "a", 1, False), ("b", "a", 0, True), ("", "a", 1, True)],
+)
+def test_an_upload_counted_where_its_round_did(pending: str, counted: str, outcome: int, fits: bool) -> None:
+    last, use = Used(round=2), replace(USE, outcomes=bytes([1, 1, outcome]))
+    if fits:
+        use.agrees(last, pending, counted)
+        return
+    with pytest.raises(RosterError, match="of round 3 it is told otherwise than the others"):
+        use.agrees(last, pending, counted)
+
+
 def test_a_sum_of_duals_leaves_out_only_those_who_are_not_pinned_any_more() -> None:
     first = USE.after(Used(), dict.fromkeys(range(4)))
     fewer = replace(USE, report=True, stamp=(1, 6), clients=(0, 1))

@@ -176,6 +176,8 @@ class _Node:
                     return self._evaluate()
                 case Errand.REPORT | Errand.TRAIN:
                     with self.ledger.alone():
+                        if self.party is not None:
+                            self.party.check_books(self.ledger.page)
                         self._settle()
                         if self.party is not None:
                             self.party.spend()

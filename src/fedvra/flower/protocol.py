@@ -113,7 +113,7 @@ class Order:
     """Which figures are wanted besides accuracy and loss, by name, separated by commas."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     """x0, lam (where sigma is not 0), aux, lam_i as "restore" for a client that lost its own, and the
-    "table" of those who are in a masked sum."""
+    "table" of those who are in a masked sum with the "outcomes" of the rounds so far, 1 for each that counted."""
     shared: Mapping[str, Array] = field(default_factory=dict)
     """Those that go to everybody, as they are sent: one copy for all messages of a round. A client finds them in ``arrays``."""
 
@@ -165,7 +165,7 @@ def pack(message: Order | Answer) -> RecordDict:
 
 
 def unpack_order(content: RecordDict) -> Order:
-    scalars, arrays = _records(content, Order, {"x0", "lam", "aux", "restore", "table"})
+    scalars, arrays = _records(content, Order, {"x0", "lam", "aux", "restore", "table", "outcomes"})
     return Order(**scalars, arrays={name: read_array(array) for name, array in arrays.items()})
 
 
