@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,13 @@ from small_run import small
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and tables go by
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")  # a busy machine is no failure, and every run tries the same examples
+
+
+@pytest.fixture(autouse=True)
+def _every_reply_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: replies of clients in memory are there at once, and the shortest ``timeout`` must lose none."""
+    if (exchange := sys.modules.get("fedvra.flower.exchange")) is not None:
+        monkeypatch.setattr(exchange, "GRACE_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fedvra.flower import server_books
-from fedvra.flower.launcher import CONNECTION, LocalFederation
+from fedvra.flower.launcher import LocalFederation
 
 APP = Path(__file__).parent / "flower" / "flower_app"
 sys.path.insert(0, str(APP))
@@ -55,12 +55,19 @@ class Shards(LocalFederation):
             process.terminate()
         died.unlink()
 
-    def await_nodes(self, count: int) -> None:
-        """Until so many are connected."""
+    def bring(self, *nodes: int) -> None:
+        """Start nodes, and wait until they are connected: a run that is begun before them would be played without them."""
+        before = {i: self._connections(i) for i in nodes}
+        for i in nodes:
+            self.start_node(i)
         deadline = time.monotonic() + 300
-        while self.flwr("supernode", "list", CONNECTION).stdout.count("online") < count:
-            assert time.monotonic() < deadline
-            time.sleep(1)
+        while any(self._connections(i) == before[i] for i in nodes):
+            assert time.monotonic() < deadline, [self.log(f"node{i}")[-500:] for i in nodes]
+            time.sleep(0.2)
+
+    def _connections(self, i: int) -> int:
+        """How often a node has been let in by the SuperLink."""
+        return self.log(f"node{i}").count("SuperNode ID:") if (self.folder / f"node{i}.log").exists() else 0
 
     def _submit(self, config: dict[str, Any]) -> subprocess.Popen[str]:
         given = {"folder": self.folder, "faults": self.folder / "faults", "bind-keys": self.secure}

@@ -44,7 +44,7 @@ def test_another_key_does_not_get_a_client_number_that_is_taken(secure: Shards) 
     rounds = secure.server_state().round + 1
     secure.stop_node(1)
     secure.register(IMPOSTOR)
-    secure.start_node(IMPOSTOR)
+    secure.bring(IMPOSTOR)
     try:
         log = secure.play(rounds=rounds)
     finally:
@@ -80,7 +80,7 @@ REASONS = {
 def test_clients_that_fail_leave_the_duals_exact(faulty: Shards) -> None:
     for (client, number), fault in FAULTS.items():
         (faulty.folder / "faults" / f"{client}-{number}").write_text(fault)
-    log = faulty.play(**{"rounds": 4, "impatient": 25.0, "audit-from": 2})
+    log = faulty.play(**{"rounds": 4, "impatient": 90.0, "audit-from": 2})
     records = faulty.records()
     assert [record["round"] for record in records] == [1, 2, 3, 4], log
     assert len(list((faulty.folder / "faults").glob("*-happened"))) == len(FAULTS)
@@ -98,7 +98,7 @@ def test_a_server_that_is_killed_and_a_node_that_is_restarted_leave_the_duals_ex
     faulty.play_until_death(rounds=5, die="before:5")
     assert faulty.server_state().round == 4
     faulty.stop_node(1)
-    faulty.start_node(1)
+    faulty.bring(1)
     faulty.play_until_death(rounds=5, die="after:5")
     assert faulty.server_state().round == 5
     assert len(faulty.records()) == 4  # neither lived to write its record

@@ -37,7 +37,7 @@ class Lively(Shards):
     def restart(self, *nodes: int) -> None:
         for i in nodes:
             self.stop_node(i)
-            self.start_node(i)
+        self.bring(*nodes)
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +73,11 @@ def test_one_joins_one_is_expelled_and_one_says_farewell(lively: Lively) -> None
     shutil.copy(lively.folder / "shard0.npz", lively.folder / f"shard{NEWCOMER}.npz")
     more = {"books": "members", "max-clients": CLIENTS + 1}
     lively.play(**more, rounds=1)
-    lively.start_node(NEWCOMER)
-    lively.await_nodes(CLIENTS + 1)
+    lively.bring(NEWCOMER)
     lively.play(**more, rounds=2)
     expel(lively.folder / "members", 1)
     (lively.folder / "leaves-2").touch()
     lively.restart(2)
-    lively.await_nodes(CLIENTS + 1)
     log = lively.play(**more, rounds=4)
     records = lively.records("members")
     assert records[0]["counted"] == [0, 1, 2], log
@@ -97,7 +95,6 @@ def test_masked_sums_of_private_records_and_of_those_who_stay(lively: Lively) ->
     peers = lively.folder / "masks" / "peers.txt"
     peers.write_text("".join(public))
     lively.restart(*nodes)
-    lively.await_nodes(CLIENTS + 1)
     more = {"books": "masked", "max-clients": CLIENTS + 1, "masked": True, "privacy": RULE}
     lively.play(**more, rounds=2)
     peers.write_text("".join(text for i, text in enumerate(public) if i != 1))

@@ -17,7 +17,7 @@ from fedvra.flower.masked_audit import sum_of_duals
 from fedvra.flower.node import LEAVE
 from fedvra.flower.protocol import ARRAYS, CONFIG, Errand, Order
 from flower_grid import FakeGrid, Node, make_nodes, quadratic
-from flower_masked import CLIENTS, masked_grid, masked_strategy, pin, unpin
+from flower_masked import CLIENTS, masked_grid, masked_strategy, pin, run, unpin
 
 HEADER = 128
 """Bytes of NumPy's format."""
@@ -27,14 +27,6 @@ HEADER = 128
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda fd: None)
     monkeypatch.setattr("fedvra.flower.exchange.POLL_SECONDS", 0.0)
-
-
-def run(strategy: Strategy, grid: FakeGrid, rounds: int) -> None:
-    """Rounds up to this number, void ones among them."""
-    strategy.timeout = 0.01
-    strategy.open(grid)
-    while strategy.books.round < rounds:
-        strategy.play(grid)
 
 
 def distance(strategy: Strategy, problem: fv.Quadratic, weights: Any) -> float:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 
 import fedvra as fv
 from fedvra.core.errors import FedvraError
 from fedvra.flower import Strategy, client_app
 from fedvra.flower.privacy_book import BudgetSpentError, PrivacyBook
-from fedvra.flower.protocol import unpack_answer
+from fedvra.flower.protocol import pack, unpack_answer
 from fedvra.privacy.accountant import Answer, epsilon
 from flower_grid import FakeGrid, Node
 
@@ -59,7 +62,7 @@ def strategy(folder: Path, **more: Any) -> Strategy:
 def test_a_node_stops_by_itself_and_remembers_after_a_restart(tmp_path: Path) -> None:
     """Its own rule, the server knows nothing of it; the budget lasts over a new experiment on the same records."""
     grid, server = FakeGrid(nodes(tmp_path, privacy=RULE)), strategy(tmp_path / "books")
-    server.start(grid, num_rounds=25, timeout=1)
+    server.start(grid, num_rounds=60, timeout=1)  # many more than a budget for 80 records allows: n_i is noised
     last = server.records[-1]
     assert last["counted"] == []
     assert all("privacy budget" in why for why in last["lost"].values())
@@ -112,6 +115,21 @@ def test_what_is_spent_is_on_disk_before_the_reply_leaves(tmp_path: Path) -> Non
     assert seen == [4] * CLIENTS + [8] * CLIENTS
 
 
+@pytest.mark.parametrize("lie", [{"steps": -3}, {"steps": 0}, {"batch_size": -8}, {"eta": math.nan}])
+def test_an_order_of_no_work_gives_no_budget_back(lie: dict[str, Any], tmp_path: Path) -> None:
+    """By whoever has the server: fewer than no steps would be taken off what the book says was spent."""
+    made = nodes(tmp_path, privacy=RULE)
+    grid, server = FakeGrid(made), strategy(tmp_path / "books")
+    server.start(grid, num_rounds=1, timeout=1)
+    book = tmp_path / "node0" / "privacy-000000.json"
+    before = book.read_bytes()
+    order = next(order for order in reversed(grid.sent) if (order.errand, order.client) == ("train", 0))
+    hostile = replace(order, number=order.number + 100, counted=server.books.tickets[0], **lie)
+    answer = unpack_answer(made[100].handle(Message(pack(hostile), 100, "train")).content)
+    assert (answer.status, dict(answer.arrays)) == ("refused", {})
+    assert book.read_bytes() == before
+
+
 def test_losses_results_and_loops_of_ones_own_are_refused(tmp_path: Path) -> None:
     server = strategy(tmp_path / "a", sampler=fv.PowerOfChoice(1, 2), wait=0)
     grid = FakeGrid(nodes(tmp_path, privacy=RULE))
@@ -139,6 +157,15 @@ class TestBook:
         with pytest.raises(BudgetSpentError, match="4 is what it allows"):
             book.charge(RULE, 1000, 50, 10**6)
         assert book.charge(RULE, 1000, 50, 1) == pytest.approx(first, rel=0.05)
+
+    @pytest.mark.parametrize(("batch_size", "steps"), [(50, -90), (50, 0), (-50, 10), (0, 10)])
+    def test_nothing_is_ever_taken_out_again(self, batch_size: int, steps: int, tmp_path: Path) -> None:
+        book = PrivacyBook(tmp_path, 0)
+        book.charge(RULE, 1000, 50, 100)
+        before = book.path.read_bytes()
+        with pytest.raises(fv.UsageError, match="privacy: "):
+            book.charge(RULE, 1000, batch_size, steps)
+        assert book.path.read_bytes() == before
 
     def test_one_that_was_changed_or_cut_short_stops_the_node(self, tmp_path: Path) -> None:
         key = b"k" * 32

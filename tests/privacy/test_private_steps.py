@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from torch import nn
 
 import fedvra as fv
 from fedvra.core import rule
+from fedvra.core.block import Block
+from fedvra.core.optimisers import PLAIN
 from fedvra.core.record_dp import FromStreams, FromSystem, Guard
 from fedvra.core.streams import SERVER
+from fedvra.data.transform import Transform
 from fedvra.local.solver import SupervisedSolver
 
 pytest.importorskip("dp_accounting", reason="the extra fedvra[privacy] is not installed")
@@ -149,6 +153,25 @@ def test_batches_are_poisson_and_secret_ones_are_not_the_seeds() -> None:
     assert len(FromSystem().batch(50, 1.0)) == 50
     assert not np.array_equal(FromSystem().normal(8), FromSystem().normal(8))
     assert SERVER != 2
+
+
+@pytest.mark.parametrize("secret", [False, True], ids=["streams", "system"])
+def test_crops_flips_and_dropout_are_as_secret_as_the_batch(secret: bool) -> None:
+    """They go by a record's place in its batch: whoever has the seed and knew them could tell who else is in it."""
+    rng = np.random.default_rng(0)
+    images = torch.from_numpy(rng.integers(0, 256, (24, 1, 4, 4), dtype=np.uint8))
+    made = fv.Dataset("images", images, torch.arange(24) % 3, transform=Transform(crop_padding=2, flip=True), classes=3)
+    plain = replace(made, transform=Transform())
+    layers = {"crops": (made, nn.Flatten()), "dropout": (plain, nn.Sequential(nn.Flatten(), nn.Dropout(0.5)))}
+    for dataset, first in layers.values():
+        problem = fv.Supervised(lambda first=first: nn.Sequential(first, nn.Linear(16, 3)))  # type: ignore[misc]
+        solver = solver_of(problem, fv.split(dataset, fv.IID(), clients=1))
+        x, block = solver.subject.gather(), Block(0, 0, np.array([0]), np.array([1]), np.array([0.1]))
+        terms = rule.Terms(x, None, 0.1, 0.0)
+        guard = Guard(fv.RecordDP(clip=math.inf, noise=0, **OPEN), np.array([24]), secret)
+        one, other = (solver.private.steps(terms, block, guard, PLAIN) for _ in range(2))
+        assert torch.equal(one, other) != secret  # no noise, all records in the batch: nothing else is drawn
+        solver.close()
 
 
 def test_an_empty_batch_is_a_step_of_noise_alone() -> None:

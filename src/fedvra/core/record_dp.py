@@ -28,7 +28,7 @@ from fedvra.core.calls import Language
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require, unknown_name
 from fedvra.core.objects import Value
-from fedvra.core.streams import Purpose, stream
+from fedvra.core.streams import Purpose, noise_key, stream
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,18 @@ class Chance(ABC):
     def normal(self, count: int) -> Floats:
         """So many standard normal numbers."""
 
+    @abstractmethod
+    def key(self) -> int:
+        """The number from which a model's own draws (dropout and the like) start."""
+
+    @abstractmethod
+    def augmentation(self) -> np.random.Generator:
+        """Draws crops and flips.
+
+        Those of the k-th record of a batch go by its place in it, and so by which others are in the batch. Who knew them could
+        tell more by a record than the clipping length: they have to be as secret as the batch.
+        """
+
     def batch(self, count: int, rate: float) -> Ints:
         """Which of ``count`` records are in a batch: each with probability ``rate`` by itself (Poisson sampling)."""
         return np.flatnonzero(self.uniform(count) < rate)
@@ -153,12 +165,21 @@ class FromStreams(Chance):
     def __init__(self, seed: int, round: int, client: int) -> None:
         self._records = stream(seed, Purpose.RECORDS, round, client)
         self._noise = stream(seed, Purpose.RECORD_NOISE, round, client)
+        self._place = (seed, round, client)
 
     def uniform(self, count: int) -> Floats:
         return self._records.random(count)
 
     def normal(self, count: int) -> Floats:
         return self._noise.standard_normal(count)
+
+    def key(self) -> int:
+        seed, round, client = self._place
+        return noise_key(seed, round, client)
+
+    def augmentation(self) -> np.random.Generator:
+        seed, round, client = self._place
+        return stream(seed, Purpose.AUGMENT, round, client)
 
 
 class FromSystem(Chance):
@@ -177,6 +198,12 @@ class FromSystem(Chance):
         from scipy.special import ndtri  # type: ignore[import-untyped]
 
         return np.asarray(ndtri(self.uniform(4 * count)).reshape(4, count).sum(0) / 2)
+
+    def key(self) -> int:
+        return secrets.randbits(62)
+
+    def augmentation(self) -> np.random.Generator:
+        return np.random.default_rng(secrets.randbits(256))
 
 
 @dataclass(frozen=True)

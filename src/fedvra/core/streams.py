@@ -53,3 +53,8 @@ def stream(seed: int, purpose: Purpose, round: int = 0, client: int = SERVER) ->
     key = np.array([int(seed) & SERVER, int(purpose)], dtype=np.uint64)
     counter = np.array([0, 0, int(client) & SERVER, int(round) & SERVER], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def noise_key(seed: int, round: int, client: int) -> int:
+    """The number from which a model's own random draws (dropout and the like) start."""
+    return int(stream(seed, Purpose.MODEL_NOISE, round, client).integers(2**62))

@@ -26,6 +26,9 @@ from fedvra.flower.signing import sign_app, write_trusted
 CONNECTION = "here"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 STOP_SECONDS = 10.0
+START_SECONDS = 300.0
+"""Nobody waits so long for a server to start, unless the machine has much else to do."""
+PORTS = range(20_000, 32_000)
 
 
 class LocalFederation:
@@ -225,7 +228,7 @@ class LocalFederation:
                 os.killpg(process.pid, signal.SIGKILL)  # whatever is left of the group
         process.wait()
 
-    def _await_port(self, name: str, port: int, patience: float = 60.0) -> None:
+    def _await_port(self, name: str, port: int, patience: float = START_SECONDS) -> None:
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if self._processes[name].poll() is not None:
@@ -237,10 +240,12 @@ class LocalFederation:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on now, and not one of those that the system gives to connections: it might before it is used."""
+    for port in secrets.SystemRandom().sample(PORTS, 1000):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise FedvraError(f"there is no free port between {PORTS.start} and {PORTS.stop}.")
 
 
 def _toml(value: Any) -> str:

@@ -8,6 +8,9 @@ A client answers once to each order of an experiment, and in each round to one c
 server that was restarted in the middle of a round, or says so, gets the same sum again under other masks, or nothing; the
 difference of two sums over cohorts that differ in one client would be that client's upload.
 
+So would that of two sums of duals, where one client was told in between that its last upload counted and the others that theirs
+did not. So every order tells all alike which rounds counted, and a client goes by it: see ``Use.agrees``.
+
 Duals are summed over all who may hold any. Only those are left out whose keys are no longer pinned: that somebody left is known
 to the clients' administrators, not to the server alone.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -45,6 +49,9 @@ class Used:
     """The digest of what the clients of that round were told."""
     met: list[int] = field(default_factory=list)
     """Everybody who was in a sum with this client."""
+    rounds: int = 0
+    outcomes: str = ""
+    """Of how many rounds it was told whether they counted, and the SHA-256 of what it was told."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,25 @@ class Use:
     clients: Sequence[int]
     report: bool = False
     """A sum of duals, not of moves."""
+    outcomes: bytes = b""
+    """Of each round so far, 1 if it counted, as all clients of the sum are told."""
+
+    def agrees(self, last: Used, pending: str, counted: str) -> None:
+        """What this client is told of its own upload that is pending is what all are told of its round; raises RosterError."""
+        told = self.outcomes[last.round : last.round + 1] == b"\1"  # a round that is asked for again is not among them
+        if pending and last.round >= 0 and told != (pending == counted):
+            raise RosterError(
+                f"of round {last.round + 1} it is told otherwise than the others whether its upload counted: the difference of "
+                "two sums would show it."
+            )
 
     def after(self, last: Used, pinned: Mapping[int, Any]) -> Used:
         """What is to be written down; raises RosterError where it may not be."""
         if self.stamp <= last.stamp:
             raise RosterError(f"order {self.stamp} came after {last.stamp} had been answered: its masks were used.")
+        if len(self.outcomes) < last.rounds or (last.rounds and _digest(self.outcomes[: last.rounds]) != last.outcomes):
+            raise RosterError("it is told otherwise than before which rounds counted.")
+        last = replace(last, rounds=len(self.outcomes), outcomes=_digest(self.outcomes))
         met = sorted({*last.met, *self.clients})
         if self.report:
             missing = sorted(set(last.met) & set(pinned) - set(self.clients))
@@ -87,12 +108,15 @@ class MaskKey:
         self.path = path
         self.client, self.private, self._used = self._read()
 
+    def last(self, experiment: str) -> Used:
+        """What it was used for last in an experiment."""
+        return self._used.get(experiment, Used())
+
     def spend(self, use: Use, pinned: Mapping[int, Any]) -> None:
         """Write down that the key is about to be used, durably; raises RosterError where it may not be."""
         with FileLock(f"{self.path}.lock", mode=0o600):
             _, _, self._used = self._read()
-            last = self._used.get(use.experiment, Used())
-            self._used[use.experiment] = use.after(last, pinned)
+            self._used[use.experiment] = use.after(self.last(use.experiment), pinned)
             _write(self.path, self.client, self.private, self._used)
 
     def _read(self) -> tuple[int, X25519PrivateKey, dict[str, Used]]:
@@ -111,6 +135,10 @@ class MaskKey:
                 f"{self.path} is not a key for masked sums, or is damaged: make one with `fedvra federation keys`, and have "
                 "the other clients pin it."
             ) from None
+
+
+def _digest(outcomes: bytes) -> str:
+    return hashlib.sha256(outcomes).hexdigest()
 
 
 def make_key(client: int, folder: Path) -> tuple[Path, Path, str]:

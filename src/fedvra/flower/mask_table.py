@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedvra.core.coefficients import discounted_steps
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require
 from fedvra.core.objects import Value
@@ -87,6 +88,21 @@ class Table:
             raise RosterError("the table of clients names somebody twice, or not in order.")
         return cls(clients, values[:, 1], values[:, 2], values[:, 3], steps, values[:, 5], values[:, 6])
 
+    @property
+    def reach(self) -> Floats:
+        """How far the steps of each carry a constant gradient of 1.
+
+        The pull is part of it: one that throws a client back beyond x0 can undo every other of its steps.
+        """
+        pull = self.eta * self.gamma
+        amount = discounted_steps(self.gamma, self.eta, self.steps.astype(np.float64))
+        with np.errstate(all="ignore"):
+            thrown = np.abs(1 - (1 - pull) ** self.steps) / pull
+        found = self.eta * np.where(pull > 1, thrown, amount)
+        return np.where(
+            np.isfinite(found), found, 0.0
+        )  # who is carried out of all bounds sends nothing that hides another
+
     def row(self, client: int) -> int:
         """A client's place in it."""
         if client not in self.clients:
@@ -99,7 +115,7 @@ class Table:
             raise RosterError(f"the keys of clients {unknown} are not pinned here.")
         if not (self.omega > 0).all():
             raise RosterError("a client of the sum has no weight.")
-        first, second = (each * self.steps * self.eta for each in (self.first, self.second))
+        first, second = (each * self.reach for each in (self.first, self.second))
         self._cover(self.omega, least, "of this sum count, by weight")  # which losses, buffers and duals go by
         if first.any():
             self._cover(first, least, "of this sum count, by weight and work")

@@ -74,7 +74,7 @@ def sum_of_duals(strategy: Strategy, grid: Grid, clients: Ints) -> Tensor:
     if len(clients) < secure.least:
         raise NoSumError(dict.fromkeys(clients.tolist() or [-1], f"{secure.least} is the least of a sum"))
     table = Table.of_duals(clients, strategy.plan.omega[clients])
-    orders = alike([make_order(strategy, Errand.REPORT, int(client)) for client in clients], table)
+    orders = alike([make_order(strategy, Errand.REPORT, int(client)) for client in clients], table, strategy.books)
     orders = [replace(order, bits=secure.bits) for order in orders]
     ring, total = Ring(WIDE), np.zeros(width, np.uint64)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedvra.core.step import CountedMoves
 from fedvra.core.whole import GRAIN, WIDE, Counting, Ring, Units, to_real, to_whole
-from fedvra.flower.client_ledger import Rows
+from fedvra.flower.client_ledger import Page, Rows, Stamp
 from fedvra.flower.mask_keys import MaskKey, RosterError, Use, read_peers
 from fedvra.flower.mask_scheme import FINE
 from fedvra.flower.mask_table import Table
@@ -67,6 +67,8 @@ class Party:
 
     def _check_order(self) -> None:
         order, k = self.order, self.table.row(self.client)
+        if order.arrays.get("outcomes", torch.empty(0, dtype=torch.uint8)).numel() != order.round:
+            raise RosterError("the server does not say of every round so far whether it counted.")
         if "restore" in order.arrays:
             raise RosterError("a dual was sent along to be restored, which nobody can know where sums are masked.")
         if order.errand == Errand.REPORT:
@@ -86,13 +88,27 @@ class Party:
 
     # -- before -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def _use(self) -> Use:
+        order, clients = self.order, self.table.clients.tolist()
+        outcomes = order.arrays["outcomes"].numpy().tobytes() if order.round else b""
+        told, report = common_digest(order, stamped=False).hex(), order.errand == Errand.REPORT
+        return Use(order.experiment, self._stamp, order.round, told, clients, report, outcomes)
+
+    @property
+    def _stamp(self) -> Stamp:
+        return self.order.incarnation, self.order.number
+
+    def check_books(self, page: Page) -> None:
+        """Before the ledger goes by what is said of the last upload: all are told the same, and it will be written down."""
+        if self._stamp > page.stamp:  # of one that is older the ledger itself says so
+            use, last = self._use, self.key.last(self.order.experiment)
+            use.after(last, self.pinned)
+            use.agrees(last, page.pending.ticket if page.pending else "", self.order.counted)
+
     def spend(self) -> None:
         """Write down, durably, that the masks of this order are used."""
-        order, clients = self.order, self.table.clients.tolist()
-        stamp = (order.incarnation, order.number)
-        report = order.errand == Errand.REPORT
-        told = common_digest(order, stamped=False).hex()
-        self.key.spend(Use(order.experiment, stamp, order.round, told, clients, report), self.pinned)
+        self.key.spend(self._use, self.pinned)
 
     def counting(self, rows: Rows) -> Counting:
         """How the move is counted."""

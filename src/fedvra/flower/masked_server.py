@@ -95,7 +95,7 @@ def masked_orders(strategy: Strategy, cohort: Cohort, row: rule.Coefficients) ->
             reach=scheme.reach,
             residual=int(not row.alpha.any()),
         )
-        for order in alike(train_orders(strategy, cohort, row), table)
+        for order in alike(train_orders(strategy, cohort, row), table, strategy.books)
     ]
 
 
@@ -126,11 +126,11 @@ def _why_nobody(strategy: Strategy, cohort: Cohort, row: rule.Coefficients | Non
     return {}
 
 
-def alike(orders: Sequence[Order], table: Table) -> list[Order]:
+def alike(orders: Sequence[Order], table: Table, books: Books) -> list[Order]:
     """Orders of one sum: all bear the number of the last, for masks go by it."""
     number = max(order.number for order in orders)
-    array = to_array(table.tensor())
-    return [replace(o, number=number, shared={**o.shared, "table": array}) for o in orders]
+    told = {"table": to_array(table.tensor()), "outcomes": to_array(books.outcomes)}
+    return [replace(o, number=number, shared={**o.shared, **told}) for o in orders]
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def count_masked(
                 strategy.said[client] = answer.samples
         except RefusedUploadError as refusal:
             why[client] = f"is refused: {refusal}"
-    up, table = len(tickets) * scheme.upload_bytes(width, few_numbers), scheme.table_bytes
+    up, table = len(tickets) * scheme.upload_bytes(width, few_numbers), scheme.table_bytes + len(books.outcomes)
     if why or total is None:
         return _void(strategy, why)._replace(up=up, table=table)  # what the others sent stays noise
     assert len(tickets) == len(cohort)  # the masks of fewer would not cancel

@@ -176,6 +176,8 @@ class _Node:
                     return self._evaluate()
                 case Errand.REPORT | Errand.TRAIN:
                     with self.ledger.alone():
+                        if self.party is not None:
+                            self.party.check_books(self.ledger.page)
                         self._settle()
                         if self.party is not None:
                             self.party.spend()
@@ -241,6 +243,8 @@ class _Node:
         """Steps 9-15; the new state is on the disk before the upload leaves."""
         if self.leaving:
             return self._say(Status.REFUSED, f"it wants to leave ({LEAVE} in its node-config).")
+        if not self.order.is_work:
+            return self._say(Status.REFUSED, "the order has steps, stepsizes or batches that nobody can do.")
         order, rows, new = self.order, self.ledger.rows(), Rows()
         x0, lam, aux = self.arrays["x0"], self.arrays.get("lam"), self.arrays.get("aux")
         self._check_model(aux)

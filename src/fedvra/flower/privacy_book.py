@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from fedvra.core.errors import FedvraError
+from fedvra.core.errors import FedvraError, require
 from fedvra.core.files import replace_durably
 from fedvra.core.record_dp import FromSystem, Guard, RecordDP
 from fedvra.flower.private import private_files
@@ -73,7 +73,10 @@ class PrivacyBook:
 
         Raises:
             BudgetSpentError: that would exceed ``rule.max_epsilon``; nothing was entered.
+            UsageError: this is no work; whoever orders fewer than no steps would have others given back.
         """
+        require(steps >= 1, f"privacy: an answer is made of 1 local step or more, not {steps}.")
+        require(batch_size is None or batch_size >= 1, f"privacy: there are no batches of {batch_size} records.")
         with self._alone():
             entries = self._read()
             new = steps_account(rule, samples, batch_size, steps)

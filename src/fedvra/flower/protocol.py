@@ -7,6 +7,7 @@ nothing that arrives is unpickled or parsed: an array's header is compared with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -112,9 +113,15 @@ class Order:
     """Which figures are wanted besides accuracy and loss, by name, separated by commas."""
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     """x0, lam (where sigma is not 0), aux, lam_i as "restore" for a client that lost its own, and the
-    "table" of those who are in a masked sum."""
+    "table" of those who are in a masked sum with the "outcomes" of the rounds so far, 1 for each that counted."""
     shared: Mapping[str, Array] = field(default_factory=dict)
     """Those that go to everybody, as they are sent: one copy for all messages of a round. A client finds them in ``arrays``."""
+
+    @property
+    def is_work(self) -> bool:
+        """Whether local steps can be taken by it. Fewer than none would be given back by a book that counts them."""
+        numbers = (self.eta, self.gamma, self.alpha, self.sigma, self.rate)
+        return self.steps >= 1 and self.batch_size >= 0 and all(map(math.isfinite, numbers))
 
 
 @dataclass(frozen=True)
@@ -158,7 +165,7 @@ def pack(message: Order | Answer) -> RecordDict:
 
 
 def unpack_order(content: RecordDict) -> Order:
-    scalars, arrays = _records(content, Order, {"x0", "lam", "aux", "restore", "table"})
+    scalars, arrays = _records(content, Order, {"x0", "lam", "aux", "restore", "table", "outcomes"})
     return Order(**scalars, arrays={name: read_array(array) for name, array in arrays.items()})
 
 

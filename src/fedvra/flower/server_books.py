@@ -67,6 +67,8 @@ class Books:
     """The server's copy of every lam_i, where it keeps one."""
     whole: Tensor | None = None
     """lam in grains, where sums are masked (``fedvra.core.whole``)."""
+    outcomes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    """Of every round, 1 if it counted, where sums are masked: all clients are told alike."""
     reach: float = 0.0
     """How far moves went in the last masked sum, in any coordinate, on average; 0 before the first."""
 
@@ -101,6 +103,12 @@ class Books:
         counts, samples = (np.zeros(len(members.joined), dtype=np.int64) for _ in range(2))
         return cls(identity, x0, torch.zeros_like(x0), aux, counts, samples, members)
 
+    def end_round(self, counted: bool) -> None:
+        """One round more, in which somebody counted or not."""
+        self.round += 1
+        if self.identity.get("secure"):
+            self.outcomes = torch.cat([self.outcomes, torch.tensor([counted], dtype=torch.uint8)])
+
     def claim(self, client: int, key: str) -> str | None:
         """Bind a client number to a node's key; returns why not, where it belongs to another or the key to another number."""
         if (holder := self.keys.get(client, key)) != key:
@@ -128,6 +136,8 @@ class Books:
             server |= self.deployed.tensors()
         if self.whole is not None:
             server["whole"] = self.whole
+        if len(self.outcomes):
+            server["outcomes"] = self.outcomes
         files = [("server.safetensors", server)]
         for name, rows in (("restores", self.restores), ("shadow", self.shadow)):
             if rows:
@@ -206,6 +216,7 @@ class Books:
             restores=_rows(path / "restores.safetensors"),
             shadow=_rows(path / "shadow.safetensors"),
             whole=server.get("whole"),
+            outcomes=server.get("outcomes", torch.empty(0, dtype=torch.uint8)),
             reach=float(facts.get("reach", 0.0)),
         )
 

@@ -267,7 +267,7 @@ class Strategy(FlowerStrategy):
         assert cohort is not None
         outcome = (count_masked if self.secure else count_uploads)(self, cohort, self._row, self._sent, replies)
         books.counts[cohort.clients] += 1
-        books.round += 1
+        books.end_round(bool(outcome.counted))
         figures = note_round(self, cohort, outcome, self._row, len(self._sent))
         self.save()
         return self.arrays(), figures

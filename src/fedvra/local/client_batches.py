@@ -42,6 +42,11 @@ class ClientBatches:
         return self.data.dataset.collate is None
 
     @property
+    def augments(self) -> bool:
+        """Whether samples are cropped or flipped at random."""
+        return self.data.dataset.transform.augments
+
+    @property
     def lazy(self) -> bool:
         """Whether samples are read from elsewhere, so that it pays to read ahead and costs memory to hold many."""
         return self.data.dataset.reader is not None
@@ -64,7 +69,7 @@ class ClientBatches:
 
     def augmentation(self, block: Block, client: int) -> np.random.Generator | None:
         """The client's stream of crops and flips in this round; None where nothing is augmented."""
-        if not self.data.dataset.transform.augments:
+        if not self.augments:
             return None
         return stream(block.seed, Purpose.AUGMENT, block.round, client)
 

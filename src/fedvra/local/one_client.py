@@ -9,9 +9,10 @@ from fedvra.core import rule
 from fedvra.core.block import Block
 from fedvra.core.cohort import Ints
 from fedvra.core.optimisers import LocalOptimiser
+from fedvra.core.streams import noise_key
 from fedvra.local.loan import Batch
 from fedvra.local.programs import Epoch, Programs
-from fedvra.local.randomness import noise_key, seed_torch
+from fedvra.local.randomness import seed_torch
 from fedvra.local.replay import Program, check_step
 from fedvra.local.stepping import Motion, Parts, begin
 from fedvra.local.subject import Subject

@@ -28,11 +28,12 @@ from fedvra.core.block import Block, BlockTerms, Private
 from fedvra.core.errors import UsageError, require
 from fedvra.core.loops import Done
 from fedvra.core.step import Moves, WholeMoves
+from fedvra.core.streams import noise_key
 from fedvra.data import trees
 from fedvra.local.flat import FlatSpec
 from fedvra.local.hooking import Hook, flattened
 from fedvra.local.protocol import Solver
-from fedvra.local.randomness import kept_generators, noise_key, seed_all
+from fedvra.local.randomness import kept_generators, seed_all
 from fedvra.local.solver import SupervisedSolver
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from fedvra.core.record_dp import Guard
 from fedvra.data import trees
 from fedvra.local.client_batches import ClientBatches
 from fedvra.local.loan import Batch
-from fedvra.local.randomness import noise_key
 from fedvra.local.stepping import begin
 from fedvra.local.subject import Subject
 
@@ -60,11 +59,12 @@ class PerRecord:
         (client,), (count,), (eta,) = block.clients.tolist(), block.steps.tolist(), block.eta.tolist()
         dp, part = guard.rule, self.feed.data.part(client)
         (rate,), (expected,) = (of(guard.samples, self.feed.batch_size).tolist() for of in (dp.rates, dp.divisors))
-        chance, rng = guard.chance(block.seed, block.round, client), self.feed.augmentation(block, client)
+        chance = guard.chance(block.seed, block.round, client)
+        rng = chance.augmentation() if self.feed.augments else None
         x = terms.anchor.detach().clone()
         step = rule.affine(terms) if local.plain else begin(local, terms, count, x, torch.zeros_like(x))
         self.subject.point_at(x, None)
-        self.subject.restart(noise_key(block.seed, block.round, client))
+        self.subject.restart(chance.key())
         for _ in range(count):
             total = self.clipped_sum(x, part[chance.batch(len(part), rate)], dp.clip, rng)
             z = torch.from_numpy(chance.normal(len(x))).to(total) if dp.noise else total

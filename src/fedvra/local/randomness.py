@@ -11,13 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedvra.core.streams import Purpose, stream
-
-
-def noise_key(seed: int, round: int, client: int) -> int:
-    """The number from which a model's own random draws (dropout and the like) start."""
-    return int(stream(seed, Purpose.MODEL_NOISE, round, client).integers(2**62))
-
 
 def seed_all(key: int) -> None:
     """Start torch's, Python's and NumPy's global generators from ``key``."""
