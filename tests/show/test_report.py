@@ -18,6 +18,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 from matplotlib.image import imread
 
 from fedvra.algorithms import REGISTRY
@@ -311,6 +312,28 @@ def test_watching_ends_with_the_last_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert '<meta http-equiv="refresh" content="7">' in seen[0]
     assert '"going":{"label":"FedVRA","round":2,"of":4}' in seen[0]
     assert "refresh" not in page.read_text().split("<style>")[0]
+
+
+def test_watching_waits_for_the_first_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, page = store(tmp_path / "run", [], status=None, rounds=2), tmp_path / "r.html"
+    waits = 0
+
+    def later(seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        shutil.rmtree(folder)
+        store(folder, [[0.3], [0.3, 0.4]][waits - 1], status=[None, "finished"][waits - 1], rounds=2)
+
+    monkeypatch.setattr("fedvra.cli.report.time.sleep", later)
+    shown = CliRunner().invoke(main, ["report", str(folder), "--out", str(page), "--watch"])
+    assert shown.exit_code == 0, shown.output
+    assert waits == 2
+    lines = shown.stderr.splitlines()
+    assert lines == [f"{page}: no round is finished yet", f"{page}: {folder}: round 1 of 2"]
+    assert "refresh" not in page.read_text().split("<style>")[0]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "there is no run with a finished round" in CliRunner().invoke(main, ["report", str(empty), "--watch"]).stderr
 
 
 # -- figures for papers -------------------------------------------------------------------------------------------------

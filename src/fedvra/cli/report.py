@@ -57,9 +57,7 @@ def command(
     from fedvra.show.gather import gather
     from fedvra.show.page import write_page
 
-    experiments = gather(folders)
-    if watch:
-        experiments = follow(folders, out, every)
+    experiments = follow(folders, out, every) if watch else gather(folders)
     page = write_page(experiments, out, places=folders)
     drawn = write_figures(experiments, figures, kind) if figures else []
     if as_json:
@@ -71,10 +69,16 @@ def command(
 
 def follow(folders: tuple[str, ...], out: str, every: int) -> list[Experiment]:
     """Write the page again and again until every run has ended; what there is then."""
+    from fedvra.runs.cache import Cache
     from fedvra.show.gather import gather
     from fedvra.show.page import write_page
 
     told = None
+    while not any(Cache(folders).every()) and in_progress(folders):
+        if told is None:
+            told = "no round is finished yet"
+            click.echo(f"{out}: {told}", err=True)
+        time.sleep(every)
     while True:
         experiments = gather(folders)
         going = [run for experiment in experiments for group in experiment.groups for run in group.runs]
@@ -87,3 +91,11 @@ def follow(folders: tuple[str, ...], out: str, every: int) -> list[Experiment]:
             click.echo(f"{out}: {said}", err=True)
             told = said
         time.sleep(every)
+
+
+def in_progress(folders: tuple[str, ...]) -> bool:
+    """Whether a run in or below them has begun and not ended."""
+    from fedvra.runs.files import RunFolder
+
+    begun = (RunFolder(file.parent) for folder in folders for file in Path(folder).rglob("config.yaml"))
+    return any(not run.summary_file.exists() for run in begun)
