@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -11,19 +9,18 @@ import pytest
 import torch
 
 import fedvra as fv
+from benchmark_scripts import benchmark
 from fedvra.engines.federation import Federation
 from harness import TOLERANCE, deviation
 from quadratics import Array, Case, case
 from textbook import gradient
 
-HERE = Path(__file__).parents[2] / "benchmarks"
 ETA = 0.05
 
 
 @pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(HERE))
-    return importlib.import_module("adaptive")
+def study() -> ModuleType:
+    return benchmark("adaptive")
 
 
 def played(study: ModuleType, name: str, c: Case) -> Array:

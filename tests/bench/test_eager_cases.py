@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-HERE = Path(__file__).parents[2] / "benchmarks"
+from benchmark_scripts import FOLDER, benchmark
+
+HERE = Path(FOLDER)
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(HERE))
-    return importlib.import_module("eager")
+def eager() -> ModuleType:
+    return benchmark("eager")
 
 
 @pytest.mark.parametrize("name", ["mlp, BatchNorm", "words, sparse gradients"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedvra as fv
+from benchmark_scripts import benchmark
 from fedvra.flower import Strategy, client_app, server_books
 from fedvra.flower.protocol import Errand, Order
 from flower_grid import FakeGrid, Node
@@ -136,6 +137,7 @@ def test_the_demo_runs_and_stops_everything(tmp_path: Path) -> None:
     shown = subprocess.run([*command, "--out", tmp_path / "demo"], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
     assert "round 2 of 2: 2 of 2 nodes counted" in shown.stdout
+    assert len(benchmark("federation_rounds").later_rounds(shown.stdout.splitlines())) == 1
     gap = re.search(r"audit: .* is (\S+) of", shown.stdout)
     assert gap is not None
     assert float(gap[1]) < 1e-6
