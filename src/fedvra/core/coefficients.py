@@ -94,6 +94,20 @@ def discounted_steps(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
         return np.where(pull > 0, -np.expm1(steps * np.log1p(-np.minimum(pull, 1.0))) / pull, steps)
 
 
+def reach_of_steps(gamma: Floats, eta: Floats, steps: Floats) -> Floats:
+    """eta*|Q~|: how far Q steps carry a constant gradient of 1, also where the pull throws a client back beyond x0.
+
+    Where gamma*eta = 2 every other step undoes the one before:
+
+    >>> reach_of_steps(np.array([0.0, 2.0]), np.array([0.1, 1.0]), np.array([4.0, 4.0]))
+    array([0.4, 0. ])
+    """
+    pull = gamma * eta
+    with np.errstate(all="ignore"):
+        thrown = np.abs(1 - (1 - pull) ** steps) / pull
+    return eta * np.where(pull > 1, thrown, discounted_steps(gamma, eta, steps))
+
+
 def true_alpha(alpha: Floats, rate: Floats | None, carried: Floats | None) -> Floats:
     """alpha = rate/T, at the T that clients say they came to; as it was where it does not depend on T, or they did as asked."""
     if rate is None or carried is None:

@@ -103,6 +103,19 @@ def parse_deploy(given: Any) -> Deploy:
     return RunningMean(factor)
 
 
+class Deploying:
+    """A server's state: its model to deploy is x0, unless there is another."""
+
+    x0: Tensor
+    aux: Tensor | None
+    deployed: Deployed | None
+
+    @property
+    def model(self) -> Deployed:
+        """The model to deploy."""
+        return self.deployed or Deployed(self.x0, self.aux)
+
+
 @dataclass(frozen=True)
 class Deployed(Value):
     """The model that a run is for, where that is not x0: part of the server's state."""

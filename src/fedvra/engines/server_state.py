@@ -8,12 +8,12 @@ from torch import Tensor
 
 from fedvra.core.adaptive import Memory
 from fedvra.core.cohort import Ints
-from fedvra.core.deploy import Deployed
+from fedvra.core.deploy import Deployed, Deploying
 from fedvra.local.protocol import StepPath
 
 
 @dataclass
-class ServerState:
+class ServerState(Deploying):
     """What the server carries from round to round; with the client store, all that a checkpoint holds."""
 
     round: int
@@ -32,8 +32,3 @@ class ServerState:
     """The way in which all workers take local steps."""
     time: float = 0.0
     """Simulated seconds gone by, where there is a system to tell."""
-
-    @property
-    def model(self) -> Deployed:
-        """The model that the run is for."""
-        return self.deployed or Deployed(self.x0, self.aux)

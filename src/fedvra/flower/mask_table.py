@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvra.core.coefficients import discounted_steps
+from fedvra.core.coefficients import reach_of_steps
 from fedvra.core.cohort import Floats, Ints
 from fedvra.core.errors import require
 from fedvra.core.objects import Value
@@ -90,18 +90,9 @@ class Table:
 
     @property
     def reach(self) -> Floats:
-        """How far the steps of each carry a constant gradient of 1.
-
-        The pull is part of it: one that throws a client back beyond x0 can undo every other of its steps.
-        """
-        pull = self.eta * self.gamma
-        amount = discounted_steps(self.gamma, self.eta, self.steps.astype(np.float64))
-        with np.errstate(all="ignore"):
-            thrown = np.abs(1 - (1 - pull) ** self.steps) / pull
-        found = self.eta * np.where(pull > 1, thrown, amount)
-        return np.where(
-            np.isfinite(found), found, 0.0
-        )  # who is carried out of all bounds sends nothing that hides another
+        """How far the steps of each go; 0 for who is carried out of all bounds, since nothing of that hides another."""
+        found = reach_of_steps(self.gamma, self.eta, self.steps.astype(np.float64))
+        return np.where(np.isfinite(found), found, 0.0)
 
     def row(self, client: int) -> int:
         """A client's place in it."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedvra.core.adaptive import Memory
 from fedvra.core.cohort import Ints
-from fedvra.core.deploy import Deployed
+from fedvra.core.deploy import Deployed, Deploying
 from fedvra.core.errors import FedvraError, UsageError, require
 from fedvra.core.members import NEVER, Members
 from fedvra.flower.client_ledger import new_ticket
@@ -29,7 +29,7 @@ from fedvra.state.durable import intact_snapshots, save_snapshot, snapshots
 
 
 @dataclass
-class Books:
+class Books(Deploying):
     """All that the server carries from round to round, and over a restart."""
 
     identity: dict[str, Any]
@@ -71,11 +71,6 @@ class Books:
     """Of every round, 1 if it counted, where sums are masked: all clients are told alike."""
     reach: float = 0.0
     """How far moves went in the last masked sum, in any coordinate, on average; 0 before the first."""
-
-    @property
-    def model(self) -> Deployed:
-        """The model to deploy."""
-        return self.deployed or Deployed(self.x0, self.aux)
 
     def introduce(self, answer: Answer, key: str | None, max_samples: int) -> str | None:
         """Write down what a client says of itself; returns why it is not believed, or None. ``key`` None binds nothing."""
